@@ -1,0 +1,64 @@
+"""Errors that a person can act on: what happened, where, why the machine refuses it, what to try."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TpulabError(Exception):
+    """Base of every error tpulab raises on purpose.
+
+    Args:
+        what: one sentence that says what happened.
+        why: the rule of the machine or of the library that makes it so.
+        hint: one thing to try next.
+        where: the place in the caller's code, as ``file:line`` or a function's name.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        why: str | None = None,
+        hint: str | None = None,
+        where: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.hint = hint
+        self.where = where
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  where: {self.where}")
+        if self.why:
+            lines.append(f"  why:   {self.why}")
+        if self.hint:
+            lines.append(f"  try:   {self.hint}")
+        return "\n".join(lines)
+
+
+class UsageError(TpulabError):
+    """The call or the command line is not of the form that is asked for."""
+
+
+class UnknownNameError(TpulabError):
+    """A chip, exercise or other name that is not in the list of known ones.
+
+    Args:
+        kind: what the name should be one of, for example ``"chip"``.
+        name: the name that was given.
+        known: the names that exist.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind = kind
+        self.name = name
+        self.known = tuple(known)
+        close = difflib.get_close_matches(name.lower(), self.known, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}?" if close else None
+        listing = ", ".join(self.known)
+        super().__init__(f"there is no {kind} named {name!r}; known: {listing}", hint=hint)
