@@ -26,7 +26,7 @@ def _home_of_the_test_run(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what the operating system cannot do; on Linux x86-64 a missing libtpu is a failure."""
+    """Leave out what this system cannot do; on Linux x86-64 a missing libtpu is a failure."""
     if _libtpu_exists():
         return
     skip = pytest.mark.skip(reason="libtpu exists for Linux on x86-64 only")

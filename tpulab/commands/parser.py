@@ -1,0 +1,302 @@
+"""The words of the command line. Standard library only, so that help needs no environment."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import tpulab
+
+_EPILOG = """\
+start here:
+  tpulab lab                      open the labs in JupyterLab
+  tpulab doctor                   what works on this machine
+  tpulab ladder FILE.py:FUNCTION --arg 'bf16[4096,4096]' --chip v5e
+                                  how good a kernel is, and what is in the way
+
+Each verb explains itself: tpulab VERB --help
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with sentences: a slip gets the close match, not a list of everything."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"tpulab: {message}\n  try:   {self.prog} --help\n")
+        sys.exit(2)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Parse a command line; ``run`` of the result is the verb's function.
+
+    Args:
+        arguments: the words after ``tpulab``.
+
+    Raises:
+        SystemExit: 0 after help or version, 2 after a sentence about a slip.
+    """
+    parser, verbs = _build()
+    if not arguments:
+        parser.print_help()
+        sys.exit(0)
+    first = arguments[0]
+    if not first.startswith("-") and first not in verbs:
+        close = difflib.get_close_matches(first, verbs, n=1, cutoff=0.5)
+        hint = f"did you mean  tpulab {close[0]}?" if close else "tpulab --help lists the verbs"
+        sys.stderr.write(f"tpulab: there is no verb {first!r}\n  try:   {hint}\n")
+        sys.exit(2)
+    return parser.parse_args(arguments)
+
+
+def _build() -> tuple[_Parser, dict[str, Any]]:
+    parser = _Parser(
+        prog="tpulab",
+        description=(
+            "Write TPU kernels; the real TPU compiler and a simulator of its programs tell you "
+            "how good they are. No TPU needed."
+        ),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tpulab {tpulab.__version__}")
+    verbs = parser.add_subparsers(
+        title="verbs", dest="verb", metavar="VERB", parser_class=_Parser, required=True
+    )
+    for add in (_lab, _learning, _analysis, _calculators, _upkeep):
+        add(verbs)
+    return parser, dict(verbs.choices)
+
+
+def _verb(verbs: Any, name: str, run: str, help: str, **more: Any) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(
+        name,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **more,
+    )
+    parser.set_defaults(run=_later(run))
+    return parser
+
+
+def _later(name: str) -> Callable[[argparse.Namespace], int]:
+    """``module:function`` of tpulab.commands, imported when it is called."""
+
+    def run(options: argparse.Namespace) -> int:
+        import importlib
+
+        module, _, function = name.partition(":")
+        return getattr(importlib.import_module(f"tpulab.commands.{module}"), function)(options)
+
+    return run
+
+
+def _json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _chip_option(parser: argparse.ArgumentParser, default: str | None) -> None:
+    parser.add_argument(
+        "--chip",
+        default=default,
+        metavar="NAME[,NAME]",
+        help="chips, separated by commas; tpulab chips lists them"
+        + (f" (default: {default})" if default else ""),
+    )
+
+
+def _kernel_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--arg",
+        action="append",
+        default=[],
+        dest="args",
+        metavar="SPEC",
+        help="an argument by dtype and shape, such as 'bf16[4096,4096]', or with values, such as "
+        "'i32[3]=[0,1,2]'; once for each argument. Without --arg the file's make_args() is called",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=_positive,
+        metavar="SECONDS",
+        help="how long importing the file and tracing the function may take (default: 60)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=_positive,
+        metavar="GIB",
+        help="memory your code may use (default: about three quarters of the machine's)",
+    )
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return value
+
+
+def _count(text: str) -> int:
+    try:
+        value = int(text.replace("_", ""))
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    return value
+
+
+def _lab(verbs: Any) -> None:
+    parser = _verb(verbs, "lab", "lab:lab", "open the labs in JupyterLab")
+    parser.add_argument("name", nargs="?", help="a lab by number or name (default: the first)")
+    parser.add_argument("--folder", help="where your copies of the labs are kept")
+    parser.add_argument("--port", type=_count, help="port of the server (default: a free one)")
+    parser.add_argument(
+        "--no-browser", action="store_true", help="print the address, open no browser"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="start, see that the server and a kernel answer, stop again",
+    )
+
+
+def _learning(verbs: Any) -> None:
+    parser = _verb(
+        verbs, "list", "learning:list_exercises", "list the exercises and how far you are"
+    )
+    parser.add_argument("track", nargs="?", help="only one track, such as matmul")
+    _json_option(parser)
+
+    parser = _verb(
+        verbs,
+        "check",
+        "learning:check",
+        "check your answer to an exercise: legal, correct, safe, compiles, fast",
+    )
+    parser.add_argument("name", help="the exercise, such as matmul.tiled")
+    parser.add_argument(
+        "answer",
+        metavar="FILE.py[:FUNCTION]",
+        help="your file; the function is named like the exercise unless you say otherwise",
+    )
+    _chip_option(parser, None)
+    parser.add_argument("--deadline", type=_positive, metavar="SECONDS", help=argparse.SUPPRESS)
+    parser.add_argument("--memory", type=_positive, metavar="GIB", help=argparse.SUPPRESS)
+    _json_option(parser)
+
+    parser = _verb(verbs, "hint", "learning:hint", "show the next hint for an exercise")
+    parser.add_argument("name", help="the exercise")
+    parser.add_argument("number", nargs="?", type=_count, help="one hint by its number")
+
+    parser = _verb(verbs, "solution", "learning:solution", "show the solution of an exercise")
+    parser.add_argument("name", help="the exercise")
+    parser.add_argument("--anyway", action="store_true", help="also before you have passed it")
+
+    parser = _verb(
+        verbs,
+        "reset",
+        "learning:reset",
+        "forget what you did on an exercise, or take a fresh copy of a lab",
+    )
+    parser.add_argument("name", help="an exercise such as matmul.tiled, or a lab such as 10")
+    parser.add_argument("--folder", help="where your copies of the labs are kept")
+
+
+def _analysis(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "ladder",
+        "ladder:ladder",
+        "predict a kernel's time on a chip and say what is in the way",
+        epilog="exit status: 0 all chips answered, 1 one refused, 2 bad usage",
+    )
+    parser.add_argument("target", metavar="FILE.py:FUNCTION", help="any Python file and function")
+    _kernel_options(parser)
+    _chip_option(parser, "v5e")
+    parser.add_argument("--jobs", type=_count, metavar="N", help="chips worked on at the same time")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write the predicted timeline for Perfetto or chrome://tracing; with several chips "
+        "one file for each, the chip's name before the ending",
+    )
+    _json_option(parser)
+
+    parser = _verb(
+        verbs, "explain", "explain:explain", "explain a message of the TPU compiler or of Pallas"
+    )
+    parser.add_argument(
+        "message", nargs="*", help="the message, or a file that holds it; else standard input"
+    )
+    _chip_option(parser, None)
+    _json_option(parser)
+
+
+def _calculators(verbs: Any) -> None:
+    parser = _verb(verbs, "chips", "calculators:chips", "list the chips, or all figures of one")
+    parser.add_argument("name", nargs="?", help="a chip, such as v5e")
+    _json_option(parser)
+
+    parser = _verb(
+        verbs,
+        "roofline",
+        "calculators:roofline",
+        "say how fast a kernel, a matmul or given work could be at best",
+    )
+    parser.add_argument("target", nargs="?", metavar="FILE.py:FUNCTION", help="a kernel")
+    _kernel_options(parser)
+    parser.add_argument("--matmul", nargs=3, type=_count, metavar=("M", "K", "N"))
+    parser.add_argument("--flops", type=_positive, help="floating-point operations")
+    parser.add_argument("--bytes", type=_positive, help="bytes moved to and from HBM")
+    parser.add_argument("--dtype", default="bf16", help="dtype of the operands (default: bf16)")
+    _chip_option(parser, "v5e")
+    _json_option(parser)
+
+    parser = _verb(
+        verbs,
+        "tiling",
+        "calculators:tiling",
+        "rank the block shapes of a tiled matmul by their bound",
+    )
+    parser.add_argument("sizes", nargs=3, type=_count, metavar=("M", "K", "N"))
+    parser.add_argument("--dtype", default="bf16", help="dtype of the operands (default: bf16)")
+    parser.add_argument(
+        "--block", nargs=3, type=_count, metavar=("BM", "BK", "BN"), help="one block shape only"
+    )
+    parser.add_argument("--top", type=_count, default=10, help="how many to list (default: 10)")
+    _chip_option(parser, "v5e")
+    _json_option(parser)
+
+
+def _upkeep(verbs: Any) -> None:
+    parser = _verb(verbs, "doctor", "doctor:doctor", "say what works on this machine")
+    parser.add_argument("--quick", action="store_true", help="compile nothing")
+    _json_option(parser)
+
+    parser = _verb(verbs, "test", "testing:test", "run every test and notebook")
+    parser.add_argument("--fast", action="store_true", help="leave out what is slow")
+    parser.add_argument(
+        "--part",
+        action="append",
+        metavar="NAME",
+        help="only this part; may be given again: lint, format, types, unit, notebooks",
+    )
+    parser.add_argument("rest", nargs="*", metavar="PYTEST", help="words for pytest, after --")
+
+    parser = _verb(
+        verbs, "release", "lab:release", "write the labs from the solutions (for authors)"
+    )
+    parser.add_argument("names", nargs="*", help="labs by number or name (default: all)")
+    parser.add_argument(
+        "--execute", action="store_true", help="run the solutions and store their outputs"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only say what would change; exit status 1 if anything"
+    )
