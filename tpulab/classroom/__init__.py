@@ -1,0 +1,34 @@
+"""Labs as notebooks: released from solutions, run headless, opened in JupyterLab.
+
+Modules:
+    release: writes ``labs/*.ipynb`` and ``solutions/*.ipynb`` from ``solutions/*.py``.
+    notebooks: runs notebooks without a screen and says what happened in every cell.
+    lab: copies the labs for a learner and serves them with JupyterLab.
+    server: the JupyterLab process itself.
+    predict: the learner's numbers, written down before and compared after.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# public name -> module; resolved on first use because some of them import Jupyter
+_EXPORTS = {
+    "Predictions": "tpulab.classroom.predict",
+    "when_written": "tpulab.classroom.predict",
+    "open_lab": "tpulab.classroom.lab",
+    "reset_lab": "tpulab.classroom.lab",
+    "release": "tpulab.classroom.release",
+    "run_notebook": "tpulab.classroom.notebooks",
+}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    """Resolve a public name lazily."""
+    import importlib
+
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module 'tpulab.classroom' has no attribute {name!r}")

@@ -1,0 +1,205 @@
+"""The learner's numbers: written down before anything runs, shown beside the outcome at the end."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tpulab.errors import UsageError
+
+#: How near a prediction must come to count, unless a lab says otherwise.
+TOLERANCE = 0.10
+
+Number = float | int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Predictions beside what came out.
+
+    Attributes:
+        rows: question, prediction (None when none was made), outcome, within the tolerance?
+        tolerance: relative distance that counts as right.
+    """
+
+    rows: tuple[tuple[str, Number | None, Number, bool | None], ...]
+    tolerance: float
+
+    @property
+    def made(self) -> int:
+        """How many predictions were made at all."""
+        return sum(guess is not None for _, guess, _, _ in self.rows)
+
+    @property
+    def right(self) -> int:
+        """How many came near enough."""
+        return sum(bool(near) for *_, near in self.rows)
+
+    def _cells(self) -> list[tuple[str, str, str, str]]:
+        verdicts = {True: "yes", False: "no", None: "–"}
+        return [
+            (question, _text(guess), _text(outcome), verdicts[near])
+            for question, guess, outcome, near in self.rows
+        ]
+
+    def _heading(self) -> tuple[str, str, str, str]:
+        return ("", "you said", "it is", f"within {self.tolerance:.0%}")
+
+    def __str__(self) -> str:
+        table = [self._heading(), *self._cells()]
+        widths = [max(len(row[column]) for row in table) for column in range(4)]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if column == 0 else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in table
+        ]
+        return "\n".join([*lines, self._sentence()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in self._heading())
+        body = "".join(
+            f'<tr><th scope="row" style="text-align:left">{html.escape(row[0])}</th>'
+            + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+            + "</tr>"
+            for row in self._cells()
+        )
+        return f"<table><tr>{head}</tr>{body}</table><p>{html.escape(self._sentence())}</p>"
+
+    def _sentence(self) -> str:
+        if not self.made:
+            return "not attempted: no prediction was written down before the outcome"
+        return f"{self.right} of {len(self.rows)} within {self.tolerance:.0%}"
+
+
+class Predictions:
+    """Numbers that a learner commits to.
+
+    Args:
+        answers: question (with its unit) → number, or None while there is none.
+        tolerance: relative distance from the outcome that counts as right.
+
+    Raises:
+        UsageError: an answer that is not a number.
+    """
+
+    def __init__(
+        self, answers: Mapping[str, Number | None], *, tolerance: float = TOLERANCE
+    ) -> None:
+        for question, answer in answers.items():
+            if answer is not None and (
+                isinstance(answer, bool) or not isinstance(answer, (int, float))
+            ):
+                raise UsageError(
+                    f"the prediction for {question!r} is {answer!r}, which is not a number",
+                    hint="write a number such as 96 or 1.5e-3, or None while you think",
+                )
+        self._answers = dict(answers)
+        self.tolerance = tolerance
+
+    @property
+    def answers(self) -> dict[str, Number | None]:
+        """The answers as they stand."""
+        return dict(self._answers)
+
+    def compare(
+        self, outcome: Mapping[str, Number] | Callable[[], Mapping[str, Number]]
+    ) -> Comparison | str:
+        """Put the outcome beside the predictions.
+
+        Args:
+            outcome: question → number, or a function that computes it from code that the learner
+                has written by then.
+
+        Returns:
+            the comparison, or a sentence while that code is not written.
+
+        Raises:
+            UsageError: the outcome answers other questions than were asked.
+        """
+        if callable(outcome):
+            try:
+                outcome = outcome()
+            except NotImplementedError:
+                return Sentence("not attempted: the outcome needs the kernel you have yet to write")
+        if set(outcome) != set(self._answers):
+            raise UsageError(
+                "outcome and predictions have different questions",
+                why=", ".join(sorted(set(outcome) ^ set(self._answers))),
+            )
+        rows = tuple(
+            (question, guess, outcome[question], self._near(guess, outcome[question]))
+            for question, guess in self._answers.items()
+        )
+        return Comparison(rows, self.tolerance)
+
+    def form(self) -> object:
+        """The questions as fields to fill in, for those who like that better than editing a cell.
+
+        Returns:
+            an ipywidgets form; without ipywidgets, a sentence.
+        """
+        try:
+            import ipywidgets
+        except ImportError:
+            return Sentence("forms need ipywidgets; edit the numbers in the cell above")
+        fields = []
+        for question, answer in self._answers.items():
+            field = ipywidgets.Text(
+                value="" if answer is None else f"{answer:g}",
+                description=question,
+                placeholder="a number",
+                style={"description_width": "initial"},
+                layout={"width": "32em"},
+            )
+            field.observe(lambda change, q=question: self._take(q, change["new"]), names="value")
+            fields.append(field)
+        return ipywidgets.VBox(fields)
+
+    def _take(self, question: str, text: str) -> None:
+        try:
+            self._answers[question] = float(text) if text.strip() else None
+        except ValueError:
+            self._answers[question] = None
+
+    def _near(self, guess: Number | None, outcome: Number) -> bool | None:
+        if guess is None:
+            return None
+        return abs(guess - outcome) <= self.tolerance * abs(outcome)
+
+    def __str__(self) -> str:
+        made = [f"{q}: {_text(a)}" for q, a in self._answers.items() if a is not None]
+        if not made:
+            return "not attempted: write your numbers into the cell above, before you read on"
+        return "written down: " + "; ".join(made)
+
+    __repr__ = __str__
+
+
+class Sentence(str):
+    """Text that a notebook shows without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def when_written(make: Callable[[], object]) -> object:
+    """What ``make`` returns, or one sentence while the exercise it needs is not written.
+
+    Raises:
+        Exception: whatever else ``make`` raises.
+    """
+    try:
+        return make()
+    except NotImplementedError:
+        return Sentence("not attempted: write the exercise above, then run this cell again")
+
+
+def _text(number: Number | None) -> str:
+    if number is None:
+        return "–"
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.4g}"
