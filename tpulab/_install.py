@@ -364,6 +364,8 @@ def _has_bundled_pip() -> bool:
 
 
 def _pip_is_configured() -> bool:
+    if os.environ.get("PIP_CONFIG_FILE") == os.devnull:
+        return False  # pip's own way to say that no settings count
     if any(name.startswith("PIP_") and "INDEX" in name for name in os.environ):
         return True
     home = Path.home()

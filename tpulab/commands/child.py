@@ -113,7 +113,9 @@ def _ladder(request: dict[str, Any], phases: _Phases) -> dict[str, Any]:
     trace(function, *arguments)
     from tpulab.ladder import ladder
 
-    texts, traces, result = {}, {}, None
+    texts: dict[str, str] = {}
+    traces: dict[str, Any] = {}
+    result: dict[str, Any] | None = None
     for chip in request["chips"]:
         phases.enter(f"chip {chip}")
         climbed = ladder(function, *arguments, chip=chip)

@@ -177,7 +177,7 @@ def _browser() -> Finding:
     from tpulab.commands.testing import missing_browser
 
     display = (
-        "opens by itself" if has_display() else "no desktop here: tpulab lab prints an address"
+        "opens by itself" if has_display() else "no desktop: tpulab lab prints an address"
     )
     tests = missing_browser()
     if tests:

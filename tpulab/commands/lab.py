@@ -20,7 +20,7 @@ def lab(options: argparse.Namespace) -> int:
 
 def release(options: argparse.Namespace) -> int:
     """Write the labs from their solutions, or say what would change."""
-    from tpulab.classroom import release as write_labs
+    from tpulab.classroom.release import release as write_labs
 
     report = write_labs(names=options.names or None, execute=options.execute, check=options.check)
     print(report.summary())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tpulab.errors import TpulabError, UsageError
 
-#: folders below tests/ whose tests start notebook kernels and servers; they have a part of their own
+#: folders below tests/ whose tests start notebook kernels and servers: a part of their own
 NOTEBOOK_TESTS = ("tests/labs", "tests/classroom")
 _NO_TESTS_COLLECTED = 5
 
@@ -92,8 +92,9 @@ def all_parts(fast: bool, words: Sequence[str] = ()) -> list[Part]:
     unless = "not slow" if fast else ""
     pytest = (python, "-m", "pytest", "-q", *(("-m", unless) if unless else ()))
     # whole files to a process: fixtures that compile are shared within a file
-    spread = ("-n", str(min(os.cpu_count() or 1, 8)), "--dist", "loadfile")
-    spread = spread if find_spec("xdist") else ()
+    spread: tuple[str, ...] = ()
+    if find_spec("xdist"):
+        spread = ("-n", str(min(os.cpu_count() or 1, 8)), "--dist", "loadfile")
     ignored = tuple(f"--ignore={folder}" for folder in NOTEBOOK_TESTS)
     return [
         Part("lint", "ruff check", (python, "-m", "ruff", "check", ".")),
