@@ -1,0 +1,280 @@
+"""Lower a function for a TPU in this process, into bytes that a compile worker can take."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tpulab.compiler.environment import settle_platform
+from tpulab.compiler.refusals import LoweringRefused
+from tpulab.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpulab.hardware import Chip
+
+_BODY = re.compile(r"\\22body\\22: ?\\22([A-Za-z0-9+/=]+)\\22")
+_NAME_OF_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
+# the fake registry entry below is process-wide state of JAX
+_registry_lock = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A function lowered for one kind of chip, ready for the compiler.
+
+    Attributes:
+        name: the function's name.
+        chip: name of the chip it was lowered for.
+        data: the serialised ``jax.export`` program.
+        key: SHA-256 over everything in the program but source files and line numbers; equal kernels
+            have equal keys, also when a comment was added above them.
+        devices: how many JAX devices it runs on (more than one under ``shard_map``).
+        kernels: how many Pallas kernels it calls (static count).
+        jax_version: the JAX that lowered it; the compiler worker must run the same.
+    """
+
+    name: str
+    chip: str
+    data: bytes = field(repr=False)
+    key: str
+    devices: int
+    kernels: int
+    jax_version: str
+
+
+def lower(
+    function: Callable[..., Any],
+    *arguments: Any,
+    chip: str | Chip = "v5e",
+    mesh: Any = None,
+) -> Artifact:
+    """Lower a function for a chip. Needs no TPU compiler and never leaves this process.
+
+    Args:
+        function: a JAX function; it may hold any number of ``pallas_call`` and may be jitted.
+        arguments: arrays or ``jax.ShapeDtypeStruct``, mixed; only shapes and dtypes are used.
+        chip: name or :class:`tpulab.hardware.Chip`.
+        mesh: for functions that take their mesh from the context (``jax.shard_map`` without
+            ``mesh=``): a mapping of axis name to size, or a JAX mesh. A function that brings its own
+            mesh, concrete or abstract, needs none.
+
+    Raises:
+        LoweringRefused: JAX can't lower it for this chip; the JAX error is chained.
+        UnknownNameError: no such chip.
+    """
+    import jax
+    from jax import export
+
+    from tpulab.hardware import get_chip
+
+    settle_platform()
+    target = get_chip(chip) if isinstance(chip, str) else chip
+    if not callable(function):
+        raise UsageError(
+            f"{function!r} is not a function", hint="pass the function itself, then its arguments"
+        )
+    specs = [jax.tree.map(_spec, argument) for argument in arguments]
+    jitted = function if hasattr(function, "trace") else jax.jit(_fresh(function))
+    checks = [export.DisabledSafetyCheck.custom_call("tpu_custom_call")]
+
+    def attempt(context: contextlib.AbstractContextManager[Any]) -> export.Exported:
+        with context:
+            return export.export(jitted, platforms=["tpu"], disabled_checks=checks)(*specs)
+
+    try:
+        try:
+            exported = attempt(_target_mesh(target, mesh))
+        except ValueError as error:
+            # the function brings a mesh of its own, so the target can't be named by the context's
+            if mesh is None and "context mesh" in str(error) and "should match" in str(error):
+                exported = attempt(_pretend_host_is(target))
+            else:
+                raise
+        data = bytes(exported.serialize())
+    except Exception as error:
+        raise _refusal(error, target.name) from error
+    key, kernels = _content_key(exported, data)
+    return Artifact(
+        name=getattr(function, "__name__", type(function).__name__),
+        chip=target.name,
+        data=data,
+        key=key,
+        devices=int(exported.nr_devices),
+        kernels=kernels,
+        jax_version=jax.__version__,
+    )
+
+
+def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function under a new identity.
+
+    JAX remembers traces by function; a block size that is a global, changed in another cell of a
+    notebook, would go unnoticed.
+    """
+
+    def fresh(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    with contextlib.suppress(AttributeError, TypeError):
+        fresh.__name__ = getattr(function, "__name__", None) or type(function).__name__
+        fresh.__qualname__ = fresh.__name__
+    return fresh
+
+
+def _spec(leaf: Any) -> Any:
+    """Shape and dtype of one argument, without its values and its placement."""
+    import jax
+    import numpy
+
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False))
+        )
+    if isinstance(leaf, (bool, int, float, complex, numpy.generic)):
+        return leaf
+    raise UsageError(
+        f"an argument of type {type(leaf).__name__} is not an array",
+        hint="pass arrays or jax.ShapeDtypeStruct(shape, dtype); bind the rest with functools.partial",
+    )
+
+
+@contextlib.contextmanager
+def _target_mesh(chip: Chip, mesh: Any) -> Iterator[None]:
+    """Tell JAX through the context's mesh which chip is lowered for.
+
+    Rank-1 blocks, ``emit_pipeline`` and ``get_tpu_info`` ask for it, and find the CPU otherwise.
+    """
+    import jax
+    from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+    device = AbstractDevice(
+        device_kind=chip.device_kind, num_cores=chip.cores_per_device, platform="tpu"
+    )
+    if mesh is None:
+        shape: tuple[int, ...] = (1,)
+        names: tuple[Any, ...] = ("_chip",)
+        types: tuple[Any, ...] | None = (AxisType.Auto,)
+    elif isinstance(mesh, Mapping):
+        shape, names = tuple(mesh.values()), tuple(mesh)
+        types = (AxisType.Auto,) * len(shape)
+    else:
+        shape, names = tuple(mesh.shape.values()), tuple(mesh.axis_names)
+        types = getattr(mesh, "axis_types", None)
+    target = AbstractMesh(shape, names, axis_types=types, abstract_device=device)
+    with jax.sharding.use_abstract_mesh(target):
+        yield
+
+
+@contextlib.contextmanager
+def _pretend_host_is(chip: Chip) -> Iterator[None]:
+    """For functions with a mesh of their own: answer questions about the CPU with the chip's facts.
+
+    ``tpu_info.registry`` is JAX's own hook for device kinds it does not know; the entry is removed
+    again.
+    """
+    import jax
+    from jax.experimental.pallas import tpu as pltpu
+
+    version = next(
+        (v for v in pltpu.ChipVersion if v.value.lower() == _chip_version_value(chip)), None
+    )
+    registry = _tpu_info_registry()
+    kind = jax.devices("cpu")[0].device_kind
+    with _registry_lock:
+        if version is None or registry is None or kind in registry:
+            yield
+            return
+        registry[kind] = lambda: pltpu.get_tpu_info_for_chip(version, chip.cores_per_device)
+        try:
+            yield
+        finally:
+            registry.pop(kind, None)
+
+
+def _chip_version_value(chip: Chip) -> str:
+    return "7x" if chip.name in ("7x", "tpu7x") else chip.name
+
+
+def _tpu_info_registry() -> dict[str, Any] | None:
+    """JAX's table of extra device kinds; it moved between the 0.10 and 0.12 lines."""
+    import importlib
+
+    for module in ("jax._src.tpu_info", "jax._src.pallas.mosaic.tpu_info"):
+        try:
+            found = getattr(importlib.import_module(module), "registry", None)
+        except ImportError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+def _refusal(error: Exception, chip: str) -> LoweringRefused:
+    from tpulab.compiler.explanations import explain, first_sentence
+
+    explanation = explain(error, chip)
+    message = explanation.message
+    return LoweringRefused(
+        f"JAX can't lower this for {chip}: {first_sentence(message)}",
+        message=message,
+        explanation=explanation,
+        chip=chip,
+    )
+
+
+def _content_key(exported: Any, data: bytes) -> tuple[str, int]:
+    """A key that ignores where the source code stands, and the number of Pallas kernels.
+
+    Names of operations stay in: the compiler names the pieces of the program after them.
+    """
+    digest = hashlib.sha256()
+    kernels = data.count(b"tpu_custom_call")
+    try:
+        from jax._src.interpreters import mlir
+        from jaxlib.mlir import ir
+
+        with mlir.make_ir_context():
+            module = ir.Module.parse(exported.mlir_module())
+            names: list[str] = []
+
+            def collect(operation: Any) -> Any:
+                found = _NAME_OF_LOCATION.match(str(operation.location))
+                names.append(found.group(1) if found else "")
+                return ir.WalkResult.ADVANCE
+
+            module.operation.walk(collect)
+            text = module.operation.get_asm(enable_debug_info=False)
+        bodies = _BODY.findall(text)
+        kernels = len(bodies)
+        digest.update(_BODY.sub("", text).encode())
+        digest.update("\n".join(names).encode())
+        for body in bodies:
+            digest.update(_kernel_text(base64.b64decode(body)))
+    except Exception:
+        # a JAX that prints its modules differently: equal bytes still have equal keys
+        digest = hashlib.sha256(data)
+    digest.update(repr((exported.nr_devices, exported.in_shardings_hlo)).encode())
+    return digest.hexdigest(), kernels
+
+
+def _kernel_text(body: bytes) -> bytes:
+    """A Mosaic kernel as text without locations; the bytes themselves where it can't be read."""
+    from jaxlib.mlir import ir
+
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lib import tpu
+
+        context = mlir.make_ir_context()
+        context.allow_unregistered_dialects = True
+        with context:
+            tpu.register_dialect(context)
+            return str(ir.Module.parse(body).operation.get_asm(enable_debug_info=False)).encode()
+    except Exception:
+        return body

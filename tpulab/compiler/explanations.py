@@ -1,0 +1,244 @@
+"""Turn a compiler's message into cause, rule and remedy, from the catalogue ``errors.toml``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import re
+import tomllib
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+# lines of these packages are the library's, not the learner's
+_LIBRARY_PATH = re.compile(
+    r"(/site-packages/|/dist-packages/|/lib/python3\.\d+/|<frozen |/tpulab/(?!scratch)"
+    r"(compiler|kernel|grading|simulator|classroom|exercises|cli|ladder)"
+    r"|third_party/|learning/|platforms/)"
+)
+_PLACE = re.compile(r'"?((?:/|[A-Za-z]:\\|\.{1,2}/|<ipython-input|<cell)[^":\n]*?)"?:(\d+)(?::\d+)?')
+_PYTHON_PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a message means.
+
+    Attributes:
+        key: the catalogue entry, or ``"unknown"``.
+        title: the refusal in a few words.
+        cause: why the machine or the compiler refuses it.
+        rule: what holds in general.
+        remedy: what to write instead.
+        example: two lines of code, wrong then right.
+        matched: whether the message is in the catalogue.
+        message: the part of the message that matters, on one line.
+        where: the learner's ``file:line``, or None.
+        closest: for unknown messages, the known entries that sound most like it.
+    """
+
+    key: str
+    title: str
+    cause: str
+    rule: str
+    remedy: str
+    example: str
+    matched: bool
+    message: str
+    where: str | None = None
+    closest: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.matched:
+            lines = ["This message is not in the catalogue.", f"  message: {self.message}"]
+            if self.closest:
+                lines.append(f"  closest: {', '.join(self.closest)}")
+        else:
+            lines = [
+                self.title,
+                f"  cause:   {self.cause}",
+                f"  rule:    {self.rule}",
+                f"  instead: {self.remedy}",
+            ]
+            lines.extend(f"    {line}" for line in self.example.splitlines())
+        if self.where:
+            lines.append(f"  where:   {self.where}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the catalogue; ``pattern`` is searched in the message."""
+
+    key: str
+    title: str
+    pattern: re.Pattern[str]
+    cause: str
+    rule: str
+    remedy: str
+    example: str
+    chips: tuple[str, ...]
+    signal: str | None
+
+
+@cache
+def catalogue() -> tuple[Entry, ...]:
+    """Every known refusal, most specific first."""
+    text = importlib.resources.files("tpulab.compiler").joinpath("errors.toml").read_text("utf-8")
+    return tuple(
+        Entry(
+            key=key,
+            title=entry["title"],
+            pattern=re.compile(entry["pattern"], re.DOTALL),
+            cause=entry["cause"],
+            rule=entry["rule"],
+            remedy=entry["remedy"],
+            example=entry["example"].strip("\n"),
+            chips=tuple(entry.get("chips", ())),
+            signal=entry.get("signal"),
+        )
+        for key, entry in tomllib.loads(text).items()
+    )
+
+
+def explain(error_or_text: BaseException | str, chip: str | None = None) -> Explanation:
+    """Explain an error of JAX or of the TPU compiler.
+
+    Args:
+        error_or_text: the exception, or its text.
+        chip: the chip it was compiled for; entries that hold for other chips only are passed over.
+
+    Returns:
+        ``matched`` is False when the message is not known; then ``closest`` names known ones.
+    """
+    existing = getattr(error_or_text, "explanation", None)
+    if isinstance(existing, Explanation):
+        return existing
+    if isinstance(error_or_text, BaseException):
+        texts = [f"{type(error).__name__}: {error}" for error in _chain(error_or_text)]
+        where = _place_of(error_or_text)
+        message = _message(str(_most_telling(error_or_text)))
+    else:
+        texts = [error_or_text]
+        where = None
+        message = _message(error_or_text)
+    where = where or next(filter(None, map(place_in, texts)), None)
+    return _look_up("\n".join(texts), message, where, chip, None)
+
+
+def explain_death(errors: str, signal: str | None, chip: str | None = None) -> Explanation:
+    """Explain why the compiler's process ended.
+
+    Args:
+        errors: what it wrote to standard error.
+        signal: the signal that ended it, or None.
+        chip: the chip.
+    """
+    fatal = re.search(r"^F\d{4} \S+\s+\d+ (.*)$", errors, re.MULTILINE)
+    message = fatal[1].strip() if fatal else (signal or "the process ended without a message")
+    return _look_up(errors, message, None, chip, signal or "exit")
+
+
+def _look_up(
+    text: str, message: str, where: str | None, chip: str | None, signal: str | None
+) -> Explanation:
+    for entry in catalogue():
+        if entry.chips and chip is not None and chip not in entry.chips:
+            continue
+        if entry.signal is not None and entry.signal != signal:
+            continue
+        if entry.pattern.search(text):
+            return Explanation(
+                entry.key,
+                entry.title,
+                entry.cause,
+                entry.rule,
+                entry.remedy,
+                entry.example,
+                True,
+                message,
+                where,
+            )
+    titles = {entry.title: entry.key for entry in catalogue()}
+    words = message.lower()
+    ranked = sorted(
+        titles, key=lambda t: difflib.SequenceMatcher(None, words, t.lower()).ratio(), reverse=True
+    )
+    return Explanation(
+        "unknown",
+        "unknown message",
+        "this message is not in the catalogue",
+        "",
+        "",
+        "",
+        False,
+        message,
+        where,
+        tuple(titles[title] for title in ranked[:3]),
+    )
+
+
+def first_sentence(message: str) -> str:
+    """The start of a message, short enough for a headline."""
+    text = " ".join(message.split())
+    return text if len(text) <= 200 else text[:197].rstrip() + "..."
+
+
+def place_in(text: str) -> str | None:
+    """The first ``file:line`` in a message that is not inside a library."""
+    for pattern in (_PYTHON_PLACE, _PLACE):
+        for match in pattern.finditer(text):
+            if not _LIBRARY_PATH.search(match[1]):
+                return f"{match[1]}:{match[2]}"
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it was raised from."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or (
+            None if current.__suppress_context__ else current.__context__
+        )
+
+
+def _most_telling(error: BaseException) -> BaseException:
+    """The innermost error with a message; JAX wraps the real one."""
+    best = error
+    for current in _chain(error):
+        if str(current).strip() and "JaxStackTrace" not in type(current).__name__:
+            best = current
+    return best
+
+
+def _place_of(error: BaseException) -> str | None:
+    """The learner's line: the innermost frame of any of the tracebacks that is not a library's."""
+    for current in reversed(list(_chain(error))):
+        frames = traceback.extract_tb(current.__traceback__)
+        for frame in reversed(frames):
+            if not _LIBRARY_PATH.search(frame.filename) and not frame.filename.startswith("<frozen"):
+                return f"{frame.filename}:{frame.lineno}"
+    return None
+
+
+_NOISE = (
+    (re.compile(r"Mosaic failed to compile TPU kernel with MLIR module name.*?: ", re.DOTALL), ""),
+    (re.compile(r"Mosaic failed to compile TPU kernel: "), ""),
+    (re.compile(r"Internal error details.*", re.DOTALL), ""),
+    (re.compile(r"(The MLIR operation involved|at location:|Block spec for|note:).*", re.DOTALL), ""),
+    (re.compile(r"^(INTERNAL|INVALID_ARGUMENT|UNIMPLEMENTED|RESOURCE_EXHAUSTED): "), ""),
+    (re.compile(r" ?See https?://\S+.*", re.DOTALL), ""),
+)
+
+
+def _message(text: str) -> str:
+    """The part of a message that says something, on one line."""
+    for pattern, replacement in _NOISE:
+        shorter = pattern.sub(replacement, text)
+        if shorter.strip():
+            text = shorter
+    return " ".join(text.split())

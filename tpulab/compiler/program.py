@@ -1,0 +1,421 @@
+"""What the TPU compiler made of a function: its pieces, memory, registers and texts."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tpulab.compiler.dumps import TOP_LEVEL
+from tpulab.compiler.hlo import ArrayShape, Instruction, Module, parse_module
+
+if TYPE_CHECKING:
+    from tpulab.compiler.listing import Listing
+
+_PRESSURE = re.compile(r"^Register pressure for vregs is (\d+)", re.MULTILINE)
+_VECTOR_REGISTER = re.compile(r"%v[\w.]*?_v(\d+)\b")
+_SCOPED_CONFIG = re.compile(r'"(used_)?scoped_memory_configs": ?\[([^\]]*)\]')
+_SCOPED_SIZE = re.compile(r'"memory_space": ?"1".*?"size": ?"(\d+)"')
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One block of vector memory that the compiler set aside.
+
+    Attributes:
+        tag: what it is for, in the compiler's words, e.g. ``"scratch operand"``.
+        shape: array shape as text, or None.
+        size_bytes: size of all its buffers together, with padding.
+        buffers: how many buffers (2 when a window is double buffered).
+        padding_bytes: how much of the size is padding to whole tiles.
+        kind: ``"input window"``, ``"output window"``, ``"scratch"``, ``"spill"``, ``"other"``.
+    """
+
+    tag: str
+    shape: str | None
+    size_bytes: int
+    buffers: int
+    padding_bytes: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class VmemReport:
+    """Vector memory of one core.
+
+    Attributes:
+        used_bytes: the most that any Pallas kernel of the program uses at once, spills included.
+        limit_bytes: what the compiler lets a kernel use (its ``vmem_limit_bytes`` or the default).
+        capacity_bytes: what the core has; None when the compiler does not say.
+        spill_bytes: what of it holds spilled registers.
+        allocations: of the kernel that uses most.
+        by_piece: used bytes of every kernel.
+    """
+
+    used_bytes: int
+    limit_bytes: int
+    capacity_bytes: int | None
+    spill_bytes: int
+    allocations: tuple[Allocation, ...]
+    by_piece: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SlotUse:
+    """Static use of the instruction slots of a listing (every bundle counted once).
+
+    Attributes:
+        bundles: how many bundles.
+        used: operations per slot kind: MXU, XLU, VALU, VPOP, EUP, VLOAD, VLOAD:FILL, VSTORE,
+            VSTORE:SPILL, SALU, as the compiler prints them.
+        capacity: slots per bundle of each kind.
+    """
+
+    bundles: int
+    used: Mapping[str, int]
+    capacity: Mapping[str, int]
+
+    def fraction(self, slot: str) -> float:
+        """Share of a slot kind's places that hold an operation, 0 to 1."""
+        places = self.bundles * self.capacity.get(slot, 0)
+        return self.used.get(slot, 0) / places if places else 0.0
+
+
+_NO_SLOTS = SlotUse(0, {}, {})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One step of a program: a Pallas kernel, or an operation that XLA put around it.
+
+    Attributes:
+        name: the HLO instruction's name, e.g. ``"f.1"``.
+        kind: ``"kernel"`` or ``"xla"``.
+        opcode: the HLO opcode, e.g. ``"custom-call"``, ``"fusion"``, ``"copy-start"``.
+        hlo_instruction: the HLO line.
+        calls: how often it runs in one call of the program.
+        calls_exact: False when that depends on data and ``calls`` is a guess.
+        operand_shapes: shapes, dtypes and memory spaces of what it reads.
+        result_shapes: of what it makes.
+        listing_name: whose listing it runs; equal pieces share one. None for operations that the top
+            level does itself, such as starting an asynchronous copy: those have no listing.
+    """
+
+    name: str
+    kind: str
+    opcode: str
+    hlo_instruction: str
+    calls: int
+    calls_exact: bool
+    operand_shapes: tuple[ArrayShape, ...]
+    result_shapes: tuple[ArrayShape, ...]
+    listing_name: str | None
+    _texts: Mapping[str, bytes] = field(repr=False, compare=False)
+
+    @property
+    def has_listing(self) -> bool:
+        """Whether there is a bundle listing to run."""
+        return self.listing_name is not None
+
+    @cached_property
+    def listing_text(self) -> str:
+        """The bundle listing as the compiler printed it; empty when there is none."""
+        if self.listing_name is None:
+            return ""
+        return _text(self._texts, f"final_bundles/{self.listing_name}")
+
+    @cached_property
+    def listing(self) -> Listing:
+        """The parsed bundle listing.
+
+        Raises:
+            ValueError: this piece has none (see ``has_listing``).
+        """
+        if self.listing_name is None:
+            raise ValueError(f"{self.name} ({self.opcode}) has no bundle listing of its own")
+        from tpulab.compiler.listing import parse_listing
+
+        return parse_listing(self.listing_text, self.name)
+
+    @cached_property
+    def slots(self) -> SlotUse:
+        """Static slot use, from the compiler's own table."""
+        if self.listing_name is None:
+            return _NO_SLOTS
+        label = "final_hlo-static-per-bundle-utilization"
+        return parse_slot_use(_text(self._texts, f"{label}/{self.listing_name}"))
+
+    @property
+    def spill_stores(self) -> int:
+        """Vector register spills in the listing (static)."""
+        return self.slots.used.get("VSTORE:SPILL", 0)
+
+    @property
+    def spill_fills(self) -> int:
+        """Reloads of spilled vector registers in the listing (static)."""
+        return self.slots.used.get("VLOAD:FILL", 0)
+
+    @cached_property
+    def register_pressure(self) -> int:
+        """Most vector registers alive at once, before allocation; more than 64 means spills.
+
+        The compiler reports it for large kernels; for the others this is the number of registers
+        that the listing uses.
+        """
+        if self.listing_name is None:
+            return 0
+        report = _text(self._texts, f"register-pressure/{self.listing_name}")
+        if match := _PRESSURE.search(report):
+            return int(match[1])
+        used = {int(number) for number in _VECTOR_REGISTER.findall(self.listing_text)}
+        return len(used)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled function. See the fields of :class:`Piece` for what each step holds.
+
+    Attributes:
+        name: the function's name.
+        chip: name of the chip.
+        compiler_version: e.g. ``"libtpu 0.0.42"``.
+        key: the artifact's key.
+        devices: how many JAX devices it runs on.
+        memory: numbers of ``memory_analysis()`` in bytes: ``argument_bytes``, ``output_bytes``,
+            ``temp_bytes``, ``generated_code_bytes``, …
+        seconds_to_compile: by the worker's clock, when it was compiled.
+        from_cache: whether it was read from the cache.
+        warnings: sentences, e.g. that the cache could not be written.
+    """
+
+    name: str
+    chip: str
+    compiler_version: str
+    key: str
+    devices: int
+    memory: Mapping[str, int]
+    seconds_to_compile: float
+    from_cache: bool
+    default_vmem_limit_bytes: int = field(repr=False)
+    texts: Mapping[str, bytes] = field(repr=False, compare=False)
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def hlo_text(self) -> str:
+        """Scheduled HLO, with the kernels' serialised bodies left out."""
+        return _text(self.texts, "hlo")
+
+    @cached_property
+    def hlo(self) -> Module:
+        """The parsed HLO."""
+        return parse_module(self.hlo_text)
+
+    @cached_property
+    def top_level_text(self) -> str:
+        """Listing of the top level, which calls the pieces and starts asynchronous copies."""
+        return _text(self.texts, f"final_bundles/{TOP_LEVEL}")
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Kernels and XLA's operations in the order of execution."""
+        shared = parse_deduplication(_text(self.texts, f"deduplication-map/{TOP_LEVEL}"))
+        found = []
+        for instruction, computation, calls, exact in self.hlo.scheduled():
+            found.append(self._piece(instruction, computation, calls, exact, shared))
+        return tuple(found)
+
+    def _piece(
+        self,
+        instruction: Instruction,
+        computation: str,
+        calls: int,
+        exact: bool,
+        shared: Mapping[str, str],
+    ) -> Piece:
+        operands: list[ArrayShape] = []
+        for name in instruction.operands:
+            if operand := self.hlo.instruction(computation, name):
+                operands.extend(operand.result)
+        listing = next(
+            (
+                name
+                for name in (instruction.name, shared.get(instruction.name, ""))
+                if f"final_bundles/{name}" in self.texts
+            ),
+            None,
+        )
+        return Piece(
+            name=instruction.name,
+            kind="kernel" if instruction.is_kernel else "xla",
+            opcode=instruction.opcode,
+            hlo_instruction=instruction.text,
+            calls=calls,
+            calls_exact=exact,
+            operand_shapes=tuple(operands),
+            result_shapes=instruction.result,
+            listing_name=listing,
+            _texts=self.texts,
+        )
+
+    @property
+    def kernels(self) -> tuple[Piece, ...]:
+        """The Pallas kernels among the pieces."""
+        return tuple(piece for piece in self.pieces if piece.kind == "kernel")
+
+    @cached_property
+    def vmem(self) -> VmemReport:
+        """Vector memory of the kernels."""
+        return parse_vmem_report(
+            _text(self.texts, "vmem"),
+            {piece.name: piece.hlo_instruction for piece in self.kernels},
+            self.default_vmem_limit_bytes,
+        )
+
+    @property
+    def spill_stores(self) -> int:
+        """Vector spill stores in the kernels' listings (static, each listing once)."""
+        return sum(piece.spill_stores for piece in _distinct(self.kernels))
+
+    @property
+    def spill_fills(self) -> int:
+        """Vector spill reloads in the kernels' listings (static, each listing once)."""
+        return sum(piece.spill_fills for piece in _distinct(self.kernels))
+
+    @property
+    def spills(self) -> int:
+        """Spill stores and reloads together; 0 is what one wants."""
+        return self.spill_stores + self.spill_fills
+
+    @property
+    def register_pressure(self) -> int:
+        """Most vector registers alive at once in any kernel."""
+        return max((piece.register_pressure for piece in self.kernels), default=0)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Program {self.name} for {self.chip}: {len(self.kernels)} kernels in "
+            f"{len(self.pieces)} pieces, {self.compiler_version}>"
+        )
+
+
+def _distinct(pieces: tuple[Piece, ...]) -> list[Piece]:
+    return list({piece.listing_name: piece for piece in pieces}.values())
+
+
+def _text(texts: Mapping[str, bytes], key: str) -> str:
+    data = texts.get(key)
+    return zlib.decompress(data).decode(errors="replace") if data is not None else ""
+
+
+def parse_deduplication(text: str) -> dict[str, str]:
+    """Which piece's listing stands for which others: member name → listing name."""
+    shared: dict[str, str] = {}
+    key = None
+    for line in text.splitlines():
+        if line.startswith("key:"):
+            key = line.removeprefix("key:").strip()
+        elif line.startswith("  ") and key is not None:
+            shared[line.strip()] = key
+    return shared
+
+
+def parse_slot_use(text: str) -> SlotUse:
+    """Total the compiler's per-bundle utilisation table."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    header = next((line for line in lines if "," in line and "VALU" in line), None)
+    if header is None:
+        return _NO_SLOTS
+    names = [name.strip() for name in header.split(",")]
+    rows = [line.split() for line in lines[lines.index(header) + 1 :] if line[0].isdigit()]
+    if not rows:
+        return _NO_SLOTS
+    capacity, *table = [[int(cell) for cell in row] for row in rows if len(row) == len(names)]
+    totals = [sum(column) for column in zip(*table, strict=True)] or [0] * len(names)
+    return SlotUse(
+        len(table), dict(zip(names, totals, strict=True)), dict(zip(names, capacity, strict=True))
+    )
+
+
+def parse_vmem_report(
+    html: str, kernels: Mapping[str, str], default_limit_bytes: int
+) -> VmemReport:
+    """Read the data of the compiler's VMEM page.
+
+    Args:
+        html: the page.
+        kernels: HLO instruction text of every kernel, by name.
+        default_limit_bytes: what a kernel may use when it asks for nothing else.
+    """
+    data = _page_data(html)
+    capacity = data.get("global_info", {}).get("vmem_capacity")
+    breakdowns = data.get("hlo_breakdowns", {})
+    worst: tuple[int, str] = (0, "")
+    by_piece: dict[str, int] = {}
+    for name in kernels:
+        blocks = breakdowns.get(name, {}).get("blocks", [])
+        used = sum(
+            block.get("block_size", 0) for block in blocks if block.get("block_type") == "SCOPED"
+        )
+        by_piece[name] = used
+        worst = max(worst, (used, name))
+    allocations: list[Allocation] = []
+    for block in breakdowns.get(worst[1], {}).get("blocks", []):
+        if block.get("block_type") == "SCOPED":
+            allocations.extend(_allocation(entry) for entry in block.get("allocations", []))
+    asked = [size for text in kernels.values() if (size := _asked_limit(text))]
+    return VmemReport(
+        used_bytes=worst[0],
+        limit_bytes=max(asked, default=default_limit_bytes),
+        capacity_bytes=int(capacity) if capacity else None,
+        spill_bytes=sum(a.size_bytes for a in allocations if a.kind == "spill"),
+        allocations=tuple(allocations),
+        by_piece=by_piece,
+    )
+
+
+def _page_data(html: str) -> dict[str, Any]:
+    start = html.find("const DATA")
+    if start < 0:
+        return {}
+    try:
+        found, _ = json.JSONDecoder().raw_decode(html, html.index("{", start))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _asked_limit(hlo_instruction: str) -> int | None:
+    """The ``vmem_limit_bytes`` that a kernel asked for."""
+    sizes = [
+        int(size)
+        for _, config in _SCOPED_CONFIG.findall(hlo_instruction)
+        for size in _SCOPED_SIZE.findall(config)
+    ]
+    return max(sizes, default=None)
+
+
+def _allocation(entry: Mapping[str, Any]) -> Allocation:
+    tag = str(entry.get("tag", ""))
+    lowered = tag.lower()
+    buffers = re.search(r"has (\d+) buffering levels", tag)
+    kind = "other"
+    for word, name in (
+        ("spill", "spill"),
+        ("input window", "input window"),
+        ("output window", "output window"),
+        ("scratch", "scratch"),
+    ):
+        if lowered.startswith(word):
+            kind = name
+    return Allocation(
+        tag=tag,
+        shape=entry.get("shape"),
+        size_bytes=int(entry.get("size", 0)),
+        buffers=int(buffers[1]) if buffers else 1,
+        padding_bytes=int(entry.get("padding", 0)),
+        kind=kind,
+    )
