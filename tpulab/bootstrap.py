@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from tpulab import _install
-
-# verbs whose work needs packages beyond the lab itself
-_EXTRAS_OF_VERB = {"test": ("test",)}
 
 # answered by the parser alone, so nothing has to be installed for them
 _NEEDS_NOTHING = {"-h", "--help", "--version"}
@@ -55,7 +53,7 @@ def _main(arguments: list[str]) -> int:
     inside_it = Path(sys.prefix).resolve() == venv_directory.resolve()
     if not inside_it and this_python_has_tpulab():
         return _run_here(arguments)
-    extras = _EXTRAS_OF_VERB.get(arguments[0], ())
+    extras = _extras(arguments[0])
     environment = _install.Environment(root=root, directory=venv_directory)
     if not environment.is_current(extras):
         from tpulab.commands import parser
@@ -65,6 +63,15 @@ def _main(arguments: list[str]) -> int:
     if inside_it:
         return _run_here(arguments)
     return _hand_over(environment, arguments)
+
+
+def _extras(verb: str) -> tuple[str, ...]:
+    """What a verb needs beyond the lab itself."""
+    if verb != "test":
+        return ()
+    # the tests in a browser drive one that is there; without one their driver would be of no use
+    has_browser = any(shutil.which(name) for name in ("chromium", "google-chrome"))
+    return ("test", "browser") if has_browser else ("test",)
 
 
 def _run_here(arguments: list[str]) -> int:

@@ -176,9 +176,7 @@ def _browser() -> Finding:
     from tpulab.classroom.lab import has_display
     from tpulab.commands.testing import missing_browser
 
-    display = (
-        "opens by itself" if has_display() else "no desktop: tpulab lab prints an address"
-    )
+    display = "opens by itself" if has_display() else "no desktop: tpulab lab prints an address"
     tests = missing_browser()
     if tests:
         return Finding("browser", "ok", f"{display}; browser tests are left out: {tests}")

@@ -48,7 +48,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         hint = f"did you mean  tpulab {close[0]}?" if close else "tpulab --help lists the verbs"
         sys.stderr.write(f"tpulab: there is no verb {first!r}\n  try:   {hint}\n")
         sys.exit(2)
-    return parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        _refuse_unknown(verbs[options.verb], unknown[0])
+    return options
+
+
+def _refuse_unknown(verb: argparse.ArgumentParser, word: str) -> NoReturn:
+    known = [option for action in verb._actions for option in action.option_strings]
+    close = difflib.get_close_matches(word.partition("=")[0], known, n=1, cutoff=0.5)
+    what = "has no option" if word.startswith("-") else "does not know what to do with"
+    hint = f"did you mean {close[0]}?" if close else f"{verb.prog} --help"
+    sys.stderr.write(f"tpulab: {verb.prog} {what} {word!r}\n  try:   {hint}\n")
+    sys.exit(2)
 
 
 def _build() -> tuple[_Parser, dict[str, Any]]:
@@ -287,6 +299,12 @@ def _upkeep(verbs: Any) -> None:
         action="append",
         metavar="NAME",
         help="only this part; may be given again: lint, format, types, unit, notebooks",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "tpu"),
+        default="cpu",
+        help="tpu: only run the notebooks, on the TPU of this machine",
     )
     parser.add_argument("rest", nargs="*", metavar="PYTEST", help="words for pytest, after --")
 

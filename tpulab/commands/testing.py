@@ -50,7 +50,10 @@ def test(options: argparse.Namespace) -> int:
     """Run the parts; 0 when all passed."""
     root = clone()
     _require_tools()
-    parts = choose(all_parts(options.fast, tuple(options.rest)), options.part)
+    if options.device == "tpu":
+        parts = [notebooks_on("tpu")]
+    else:
+        parts = choose(all_parts(options.fast, tuple(options.rest)), options.part)
     outcomes = [_run(part, root) for part in parts]
     _report(outcomes, left_out(options, parts))
     return 0 if all(outcome.status == 0 for outcome in outcomes) else 1
@@ -109,6 +112,12 @@ def all_parts(fast: bool, words: Sequence[str] = ()) -> list[Part]:
             NOTEBOOK_TESTS,
         ),
     ]
+
+
+def notebooks_on(device: str) -> Part:
+    """Every solved notebook, run from top to bottom on a device."""
+    command = (sys.executable, "-m", "tpulab.commands.notebooks", device)
+    return Part("notebooks", f"solved notebooks with device={device}", command)
 
 
 def choose(parts: Sequence[Part], names: Sequence[str] | None) -> list[Part]:
