@@ -1,0 +1,28 @@
+"""What a kernel's author wrote: grid, blocks, index maps, scratch, work and traffic; and running it.
+
+``trace`` describes every ``pallas_call`` of a function, ``run`` runs the function on the CPU with
+the fast or the faithful interpreter, ``illegalities`` holds it against a chip's rules.
+"""
+
+from tpulab.kernel.arguments import parse_argument
+from tpulab.kernel.model import Kernel, Matmul, Operand, PallasCall, Scratch, ShapeDtype
+from tpulab.kernel.running import Race, RunError, RunReport, UninitialisedOutput, run
+from tpulab.kernel.tracing import NoPallasCall, TraceError, trace
+
+__all__ = [
+    "Kernel",
+    "Matmul",
+    "NoPallasCall",
+    "Operand",
+    "PallasCall",
+    "Race",
+    "RunError",
+    "RunReport",
+    "Scratch",
+    "ShapeDtype",
+    "TraceError",
+    "UninitialisedOutput",
+    "parse_argument",
+    "run",
+    "trace",
+]

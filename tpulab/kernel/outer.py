@@ -1,0 +1,252 @@
+"""The function around the kernels: finds every ``pallas_call``, how often it runs, and the values
+that are known before it (scalar prefetch, dynamic grid bounds), evaluated on CPU only when asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpulab.kernel import jax_internals
+
+#: Bodies that simply run with the equation's operands in order.
+_INLINE = frozenset(
+    "jit pjit closed_call core_call remat checkpoint custom_jvp_call custom_vjp_call "
+    "custom_vjp_call_jaxpr custom_lin run_state xla_call".split()
+)
+
+
+class Lazy:
+    """A value that is computed when first asked for; None when it can't be known."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self._compute: Callable[[], Any] | None = compute
+        self._value: Any = None
+
+    def __call__(self) -> Any:
+        if self._compute is not None:
+            compute, self._compute = self._compute, None
+            self._value = compute()
+        return self._value
+
+
+def constant(value: Any) -> Lazy:
+    """A value that is already there."""
+    return Lazy(lambda: value)
+
+
+_UNKNOWN = constant(None)
+
+
+@dataclasses.dataclass
+class FoundCall:
+    """A ``pallas_call`` equation with its operands' values and how often it runs."""
+
+    equation: Any
+    operands: list[Lazy]
+    times: int
+    notes: list[str]
+
+
+class OuterWalk:
+    """Walks a traced function.
+
+    Args:
+        jaxpr: closed. leaves: flat arguments, arrays or ShapeDtypeStructs.
+    """
+
+    def __init__(self, jaxpr: Any, leaves: Sequence[Any]) -> None:
+        self.calls: list[FoundCall] = []
+        self.notes: dict[str, None] = {}
+        self._here: list[str] = []
+        values = [
+            _UNKNOWN if isinstance(leaf, jax.ShapeDtypeStruct) else _as_argument(leaf)
+            for leaf in leaves
+        ]
+        self._walk(jaxpr, values, 1)
+
+    def _walk(self, jaxpr: Any, arguments: Sequence[Lazy], times: int) -> list[Lazy]:
+        inner = jax_internals.open_jaxpr(jaxpr)
+        names = jax_internals.binders(jaxpr)
+        values = list(arguments)
+        if len(values) < len(names):
+            values = [*map(constant, jax_internals.jaxpr_constants(jaxpr)), *values]
+        environment: dict[Any, Lazy] = dict(zip(names, values, strict=False))
+
+        def read(atom: Any) -> Lazy:
+            if isinstance(atom, jax_internals.Literal):
+                return constant(atom.val)
+            return environment.get(atom, _UNKNOWN)
+
+        for equation in inner.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            results = self._equation(equation, operands, times)
+            for variable, value in zip(equation.outvars, results, strict=False):
+                environment[variable] = value
+        return [read(atom) for atom in inner.outvars]
+
+    def _equation(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
+        name = equation.primitive.name
+        unknown = [_UNKNOWN] * len(equation.outvars)
+        if name == "pallas_call":
+            self.calls.append(FoundCall(equation, operands, times, list(self._here)))
+            return unknown
+        subs = list(jax_internals.inner_jaxprs(equation.params))
+        if not subs or not any(_holds_call(sub) for _, _, sub in subs):
+            if name in _INLINE and len(subs) == 1:
+                return self._walk(subs[0][2], operands, times)
+            return _evaluated(equation, operands)
+        if name == "scan":
+            return self._scan(equation, operands, times)
+        if name == "while":
+            return self._while(equation, operands, times)
+        if name == "cond":
+            return self._cond(equation, operands, times)
+        if name == "shard_map":
+            return self._shard_map(equation, operands, times)
+        if name in jax_internals.KERNEL_PRIMITIVES:
+            self.notes[f"{name} is not described, only pallas_call is"] = None
+            return unknown
+        for _, _, sub in subs:
+            if len(jax_internals.open_jaxpr(sub).invars) == len(operands):
+                return self._walk(sub, operands, times)
+        for _, _, sub in subs:
+            width = len(jax_internals.binders(sub))
+            self._walk(sub, [_UNKNOWN] * width, times)
+        return unknown
+
+    def _scan(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
+        params = equation.params
+        count, carried = jax_internals.scan_counts(params)
+        body, length = params["jaxpr"], int(params["length"])
+        inner = jax_internals.open_jaxpr(body)
+        carry = [
+            value if inner.outvars[position] is inner.invars[count + position] else _UNKNOWN
+            for position, value in enumerate(operands[count : count + carried])
+        ]
+        slices = [_UNKNOWN] * (len(operands) - count - carried)
+        self._walk(body, [*operands[:count], *carry, *slices], times * length)
+        return [_UNKNOWN] * len(equation.outvars)
+
+    def _while(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
+        params = equation.params
+        condition_count, body_count = jax_internals.while_counts(params)
+        trips = _trips(equation, operands)
+        if trips is None:
+            place = jax_internals.equation_location(equation)
+            note = f"how often a loop around a call runs is not known; counted as once ({place})"
+            self.notes[note] = None
+            trips = 1
+        body = params["body_jaxpr"]
+        inner = jax_internals.open_jaxpr(body)
+        first = condition_count + body_count
+        carry = [
+            value if inner.outvars[position] is inner.invars[body_count + position] else _UNKNOWN
+            for position, value in enumerate(operands[first:])
+        ]
+        self._walk(body, [*operands[condition_count:first], *carry], times * trips)
+        return [_UNKNOWN] * len(equation.outvars)
+
+    def _cond(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
+        branches = equation.params["branches"]
+        index = operands[0]()
+        if index is not None:
+            chosen = min(max(int(np.asarray(index)), 0), len(branches) - 1)
+            return self._walk(branches[chosen], operands[1:], times)
+        note = "a call stands in a branch that depends on data; every branch is counted"
+        self._here.append(note)
+        for branch in branches:
+            self._walk(branch, operands[1:], times)
+        self._here.pop()
+        return [_UNKNOWN] * len(equation.outvars)
+
+    def _shard_map(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
+        body = equation.params["jaxpr"]
+        inner = jax_internals.open_jaxpr(body)
+        local = [
+            _first_shard(value, jax_internals.shape_of(variable.aval))
+            for value, variable in zip(operands, inner.invars, strict=False)
+        ]
+        mesh = equation.params.get("mesh")
+        size = math.prod(getattr(mesh, "axis_sizes", ()) or (1,))
+        if size > 1:
+            self.notes[f"counts are per device, on the first of {size}"] = None
+        self._walk(body, local, times)
+        return [_UNKNOWN] * len(equation.outvars)
+
+
+def _as_argument(leaf: Any) -> Lazy:
+    return constant(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
+
+
+def _holds_call(jaxpr: Any) -> bool:
+    for equation in jax_internals.open_jaxpr(jaxpr).eqns:
+        if equation.primitive.name in jax_internals.KERNEL_PRIMITIVES:
+            return True
+        if any(_holds_call(sub) for _, _, sub in jax_internals.inner_jaxprs(equation.params)):
+            return True
+    return False
+
+
+def _evaluated(equation: Any, operands: list[Lazy]) -> list[Lazy]:
+    def compute() -> list[Any] | None:
+        values = [operand() for operand in operands]
+        if any(value is None for value in values):
+            return None
+        try:
+            return jax_internals.evaluate_equation(equation, values)
+        except Exception:
+            # not knowing a value costs precision and is noted where it matters
+            return None
+
+    results = Lazy(compute)
+
+    def pick(position: int) -> Lazy:
+        def value() -> Any:
+            found = results()
+            return None if found is None else found[position]
+
+        return Lazy(value)
+
+    return [pick(position) for position in range(len(equation.outvars))]
+
+
+def _first_shard(value: Lazy, shape: tuple[int, ...]) -> Lazy:
+    def compute() -> Any:
+        whole = value()
+        if whole is None or np.shape(whole) == shape:
+            return whole
+        if np.ndim(whole) != len(shape):
+            return None
+        return whole[tuple(slice(0, size) for size in shape)]
+
+    return Lazy(compute)
+
+
+def _trips(equation: Any, operands: list[Lazy]) -> int | None:
+    """Iterations of a ``fori_loop`` with known bounds."""
+    from tpulab.kernel.counting import _trip_count
+    from tpulab.kernel.evaluate import UNKNOWN, lanes_of
+
+    params = equation.params
+    condition_count, body_count = jax_internals.while_counts(params)
+
+    def scalar(value: Lazy, atom: Any) -> Any:
+        if jax_internals.shape_of(atom.aval):
+            return UNKNOWN
+        known = value()
+        return UNKNOWN if known is None else lanes_of(np.asarray(known))
+
+    values = [scalar(v, a) for v, a in zip(operands, equation.invars, strict=True)]
+    trips = _trip_count(
+        params["cond_jaxpr"],
+        params["body_jaxpr"],
+        values[:condition_count],
+        body_count,
+        values[condition_count + body_count :],
+    )
+    return None if trips is None else int(trips[0])

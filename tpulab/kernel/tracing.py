@@ -1,0 +1,373 @@
+"""``trace``: from a function and example arguments to a ``Kernel``."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpulab.errors import TpulabError, UsageError
+from tpulab.kernel import jax_internals
+from tpulab.kernel.arguments import parse_argument
+from tpulab.kernel.counting import (
+    Counter,
+    facts_of,
+    make_ref,
+    matmuls_of,
+    scratch_of,
+)
+from tpulab.kernel.model import Kernel, PallasCall, ShapeDtype
+from tpulab.kernel.outer import OuterWalk
+from tpulab.kernel.traffic import make_operand, whole_refs
+
+#: Grid steps up to which the body is walked step by step when SMEM contents decide what it does.
+SEQUENTIAL_EQUATIONS = 400_000
+
+
+class TraceError(TpulabError):
+    """The function can't be traced: it isn't one, has the wrong arity, or raises."""
+
+
+class NoPallasCall(TraceError):
+    """The function traced well but contains no ``pallas_call``."""
+
+
+def trace(function: Callable[..., Any], *arguments: Any, chip: str = "v5e") -> Kernel:
+    """Describe every ``pallas_call`` in a function.
+
+    Args:
+        function: takes ``arguments``, returns arrays; jit, scan, cond, shard_map and custom_vjp
+            around the calls are fine. It need not and should not mention interpret mode.
+        *arguments: arrays, ``jax.ShapeDtypeStruct`` or text such as ``"bf16[4096,4096]"``, nested
+            in containers or not. Scalar-prefetch values are known only from concrete arrays.
+        chip: name of the chip to trace for ("v5e", "v6e", ...).
+
+    Returns:
+        The ``Kernel``, with the calls in program order.
+
+    Raises:
+        TraceError: not a function, wrong number of arguments, or the function raises; ``where``
+            points at the line in the caller's file.
+        NoPallasCall: there is no ``pallas_call`` in it.
+    """
+    closed, _, leaves = stage(function, arguments, chip)
+    where = jax_internals.source_of(function)
+    name = function_name(function)
+    walk = OuterWalk(closed, leaves)
+    if not walk.calls:
+        raise NoPallasCall(
+            f"{name} contains no pallas_call",
+            why="there is no kernel in it, only XLA operations",
+            hint="do the work in a kernel and call it with pl.pallas_call(kernel, ...)(...)",
+            where=where,
+        )
+    calls = tuple(
+        describe_call(found.equation, index, found.operands, found.times, tuple(found.notes))
+        for index, found in enumerate(walk.calls)
+    )
+    notes = dict.fromkeys([*walk.notes, *(note for call in calls for note in call.notes)])
+    return Kernel(
+        name=name,
+        chip=chip,
+        calls=calls,
+        arguments=tuple(_shape_dtype(leaf) for leaf in leaves),
+        results=tuple(_aval_shape_dtype(aval) for aval in closed.out_avals),
+        where=where,
+        notes=tuple(notes),
+        jaxpr=closed,
+    )
+
+
+def function_name(function: Any) -> str:
+    """A readable name for a callable."""
+    while not hasattr(function, "__name__") and hasattr(function, "func"):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def normalise_arguments(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Text arguments parsed, everything else as it is."""
+    return tuple(parse_argument(a) if isinstance(a, str) else a for a in arguments)
+
+
+def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of one argument leaf.
+
+    Raises:
+        UsageError: it is not an array, a number or a ShapeDtypeStruct.
+    """
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    try:
+        aval = jax.typeof(leaf) if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        if aval.dtype == object:
+            raise TypeError("object dtype")
+        dtype = jax.dtypes.canonicalize_dtype(aval.dtype)
+        return jax.ShapeDtypeStruct(aval.shape, dtype)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"an argument is a {type(leaf).__name__}, not an array",
+            hint="pass jax or numpy arrays, jax.ShapeDtypeStruct, or text like 'bf16[4096,4096]'",
+        ) from error
+
+
+def stage(
+    function: Callable[..., Any], arguments: Sequence[Any], chip: str
+) -> tuple[Any, Any, list[Any]]:
+    """(closed jaxpr, output structure, flat argument leaves) of a function traced for ``chip``."""
+    if not callable(function):
+        raise TraceError(
+            f"this is a {type(function).__name__}, not a function",
+            hint="pass the function itself, without calling it: trace(f, x), not trace(f(x))",
+        )
+    arguments = normalise_arguments(arguments)
+    _check_arity(function, arguments)
+    leaves, structure = jax.tree_util.tree_flatten(
+        arguments, is_leaf=lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
+    )
+    shapes = structure.unflatten([abstract(leaf) for leaf in leaves])
+    try:
+        closed, out_tree = _stage_for(function, shapes, chip)
+    except TpulabError:
+        raise
+    except Exception as error:
+        raise explain_trace_failure(function, error) from error
+    return closed, out_tree, leaves
+
+
+def _stage_for(function: Callable[..., Any], shapes: tuple[Any, ...], chip: str) -> tuple[Any, Any]:
+    try:
+        with jax_internals.tracing_for(chip):
+            return jax_internals.make_jaxpr(function, shapes)
+    except Exception as error:
+        # a mesh of the function's own (shard_map) does not go together with ours
+        if "mesh" not in str(error).lower() and "Unsupported TPU" not in str(error):
+            raise
+    with jax_internals.tracing_for(chip, patch_registry=True):
+        return jax_internals.make_jaxpr(function, shapes)
+
+
+def _check_arity(function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        wanted = ", ".join(str(p) for p in signature.parameters.values())
+        raise TraceError(
+            f"{function_name(function)} takes ({wanted}) and was given {len(arguments)} "
+            f"argument{'s' if len(arguments) != 1 else ''}: {error}",
+            hint="give one argument per parameter, in order",
+            where=jax_internals.source_of(function),
+        ) from error
+
+
+def explain_trace_failure(function: Callable[..., Any], error: Exception) -> TraceError:
+    """A sentence for an exception that a function raised while it was traced."""
+    name = function_name(function)
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    why, hint = None, None
+    if jax.config.jax_enable_x64:
+        why = "jax_enable_x64 is on, and a TPU core is a 32-bit machine"
+        hint = "trace kernels with jax.enable_x64(False) and give dtypes explicitly"
+    elif isinstance(error, jax.errors.ConcretizationTypeError):
+        why = "the value is not known while the function is traced"
+        hint = "make it a static Python value, or use jax.lax.cond, pl.when or fori_loop on it"
+    return TraceError(
+        f"{name} raised {type(error).__name__}: {first}",
+        why=why,
+        hint=hint,
+        where=jax_internals.user_line(error) or jax_internals.source_of(function),
+    )
+
+
+def _shape_dtype(leaf: Any) -> ShapeDtype:
+    shape = abstract(leaf)
+    return ShapeDtype(tuple(shape.shape), jax_internals.dtype_of(shape))
+
+
+def _aval_shape_dtype(aval: Any) -> ShapeDtype:
+    return ShapeDtype(jax_internals.shape_of(aval), jax_internals.dtype_of(aval))
+
+
+def describe_call(
+    equation: Any,
+    index: int,
+    operands: Sequence[Callable[[], Any]],
+    times: int,
+    outer_notes: tuple[str, ...] = (),
+) -> PallasCall:
+    """Describe one ``pallas_call`` equation.
+
+    Args:
+        operands: for each operand of the equation a function that returns its value, or None when
+            it is not known.
+        times: how often the call runs.
+    """
+    structure = jax_internals.take_apart(equation)
+    notes = dict.fromkeys(outer_notes)
+    grid = _evaluate_grid(structure, operands, notes)
+    dynamic = structure.dynamic_bounds
+    prefetch: list[np.ndarray | None] = []
+    for position, aval in enumerate(structure.index_avals):
+        value = operands[dynamic + position]()
+        if value is None:
+            notes[
+                f"the value of scalar-prefetch operand {position} is not known; "
+                "pass a concrete array to count what depends on it exactly"
+            ] = None
+        prefetch.append(None if value is None else np.asarray(value))
+    prefetched = tuple(prefetch)
+    coordinates = (
+        np.indices(grid).reshape(len(grid), -1).T if grid else np.zeros((1, 0), np.int64)
+    )
+    names = _parameter_names(structure)
+    aliases = {**{i: o for i, o in structure.aliases}}
+    inputs, outputs = [], []
+    for is_input, mappings, into in (
+        (True, structure.inputs, inputs),
+        (False, structure.outputs, outputs),
+    ):
+        base = structure.num_index_operands + (0 if is_input else len(structure.inputs))
+        for position, mapping in enumerate(mappings):
+            alias = None
+            if is_input:
+                alias = aliases.get(position + structure.num_index_operands + dynamic)
+            else:
+                alias = next(
+                    (
+                        i - structure.num_index_operands - dynamic
+                        for i, o in structure.aliases
+                        if o == position
+                    ),
+                    None,
+                )
+            operand, known = make_operand(
+                mapping,
+                names[base + position],
+                position,
+                is_input,
+                coordinates,
+                grid,
+                prefetched,
+                structure.index_avals,
+                alias,
+            )
+            if not known:
+                notes[
+                    f"the index map of {operand.name} depends on unknown data; "
+                    "every step that may move a block counts as moving one"
+                ] = None
+            into.append(operand)
+    counter, refs = _count(structure, coordinates, grid, names, prefetched)
+    notes.update(counter.notes)
+    tally = counter.tally
+    scratch = tuple(
+        scratch_of(make_ref(names[position - len(structure.scratch_avals)], aval, "scratch"))
+        for position, aval in enumerate(structure.scratch_avals)
+    )
+    semantics = structure.dimension_semantics or ("arbitrary",) * len(grid)
+    return PallasCall(
+        name=structure.name,
+        index=index,
+        grid=grid,
+        dimension_semantics=semantics,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        scratch=scratch + tuple(counter.scoped.values()),
+        scalar_prefetch=prefetched,
+        scalar_prefetch_shapes=tuple(_aval_shape_dtype(aval) for aval in structure.index_avals),
+        vmem_limit_bytes=structure.vmem_limit_bytes,
+        times=times,
+        where=structure.where,
+        mxu_flops=int(tally.mxu.sum()),
+        vpu_flops=int(tally.vpu.sum()),
+        transcendentals=int(tally.transcendental.sum()),
+        mxu_flops_at_step=tally.mxu,
+        vpu_flops_at_step=tally.vpu,
+        transcendentals_at_step=tally.transcendental,
+        matmuls=matmuls_of(tally),
+        dma_read_bytes=tally.read_bytes,
+        dma_written_bytes=tally.written_bytes,
+        dma_count=tally.dma_count,
+        remote_bytes=tally.remote_bytes,
+        notes=tuple(notes),
+        facts=facts_of(counter, refs),
+    )
+
+
+def _evaluate_grid(
+    structure: jax_internals.CallStructure,
+    operands: Sequence[Callable[[], Any]],
+    notes: dict[str, None],
+) -> tuple[int, ...]:
+    bounds: list[int] = []
+    dynamic = iter(range(structure.dynamic_bounds))
+    for axis, bound in enumerate(structure.grid):
+        if bound is not None:
+            bounds.append(bound)
+            continue
+        value = operands[next(dynamic)]()
+        if value is None:
+            notes[
+                f"grid dimension {axis} depends on unknown data and counts as 1; "
+                "pass concrete arrays to count it exactly"
+            ] = None
+            bounds.append(1)
+        else:
+            bounds.append(int(np.asarray(value)))
+    return tuple(bounds)
+
+
+def _parameter_names(structure: jax_internals.CallStructure) -> list[str]:
+    given = jax_internals.argument_names(structure.kernel)
+    count = len(jax_internals.open_jaxpr(structure.kernel).invars)
+    names = list(given) if len(given) == count else [""] * count
+    inputs, outputs = structure.num_index_operands, len(structure.inputs)
+    for position in range(count):
+        if names[position]:
+            continue
+        if position < inputs:
+            names[position] = f"prefetch{position}"
+        elif position < inputs + outputs:
+            names[position] = f"input{position - inputs}"
+        elif position < inputs + outputs + len(structure.outputs):
+            names[position] = f"output{position - inputs - outputs}"
+        else:
+            names[position] = f"scratch{position - inputs - outputs - len(structure.outputs)}"
+    return names
+
+
+def _count(
+    structure: jax_internals.CallStructure,
+    coordinates: np.ndarray,
+    grid: tuple[int, ...],
+    names: Sequence[str],
+    prefetch: tuple[np.ndarray | None, ...],
+) -> tuple[Counter, list[Any]]:
+    refs = whole_refs(structure, tuple(names), prefetch)
+    counter = Counter(coordinates, grid, structure.vmapped_dims)
+    counter.count(structure.kernel, refs)
+    if not (counter.unresolved and counter.smem_written and coordinates.shape[0] > 1):
+        return counter, refs
+    equations = max(1, len(jax_internals.open_jaxpr(structure.kernel).eqns))
+    if equations * coordinates.shape[0] > SEQUENTIAL_EQUATIONS:
+        return counter, refs
+    # what the kernel keeps in SMEM from step to step decides what it does: follow it in order
+    again_refs = whole_refs(structure, tuple(names), prefetch)
+    again = Counter(coordinates, grid, structure.vmapped_dims)
+    again.count_sequentially(structure.kernel, again_refs)
+    return (again, again_refs) if again.unresolved <= counter.unresolved else (counter, refs)
+
+
+@contextlib.contextmanager
+def x64_off() -> Iterator[None]:
+    """64-bit types off: what kernels have to be traced with."""
+    with jax.enable_x64(False):
+        yield
