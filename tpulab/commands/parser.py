@@ -277,7 +277,9 @@ def _calculators(verbs: Any) -> None:
         "calculators:tiling",
         "rank the block shapes of a tiled matmul by their bound",
     )
-    parser.add_argument("sizes", nargs=3, type=_count, metavar=("M", "K", "N"))
+    parser.add_argument("m", type=_count, metavar="M", help="rows of the left operand")
+    parser.add_argument("k", type=_count, metavar="K", help="columns of it, rows of the right one")
+    parser.add_argument("n", type=_count, metavar="N", help="columns of the right operand")
     parser.add_argument("--dtype", default="bf16", help="dtype of the operands (default: bf16)")
     parser.add_argument(
         "--block", nargs=3, type=_count, metavar=("BM", "BK", "BN"), help="one block shape only"
