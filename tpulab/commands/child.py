@@ -125,6 +125,19 @@ def _ladder(request: dict[str, Any], phases: _Phases) -> dict[str, Any]:
     return {"json": result, "texts": texts, "traces": traces}
 
 
+def _roofline(request: dict[str, Any], phases: _Phases) -> dict[str, Any]:
+    """The work of a function's kernels for each chip of a request."""
+    function, arguments = _load(request, phases)
+    phases.enter("trace")
+    from dataclasses import asdict
+
+    from tpulab.kernel import trace
+    from tpulab.roofline import Work
+
+    work = asdict(Work.of_kernel(trace(function, *arguments)))
+    return dict.fromkeys(request["chips"], work)
+
+
 def _describe(error: BaseException, stage: str, request: dict[str, Any]) -> dict[str, Any]:
     """An exception as the parent tells it."""
     if os.environ.get("TPULAB_DEBUG"):
@@ -168,6 +181,7 @@ def _place(error: BaseException, target: str) -> str | None:
 
 _TASKS: dict[str, Callable[[dict[str, Any], _Phases], Any]] = {
     "ladder": _ladder,
+    "roofline": _roofline,
 }
 
 if __name__ == "__main__":

@@ -22,6 +22,21 @@ def chip_names(text: str) -> list[str]:
     return list(dict.fromkeys(get_chip(name).name for name in names))
 
 
+def dtype_word(text: str) -> str:
+    """Canonical name of a dtype as people write it: ``bf16``, ``int8``, ``float32``.
+
+    Raises:
+        UsageError: it is not a dtype that a TPU knows.
+    """
+    from tpulab.errors import TpulabError
+    from tpulab.hardware import dtype_name
+
+    try:
+        return dtype_name(text)
+    except TpulabError as error:
+        raise UsageError(error.what, why=error.why, hint=error.hint) from error
+
+
 def check_target(target: str) -> None:
     """See that ``FILE.py:FUNCTION`` has both halves and that the file is there.
 
