@@ -153,7 +153,7 @@ def add(x: jax.Array, y: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "first_kernel.add-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("first_kernel.add", add, chips=chips)
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -193,7 +193,7 @@ def add_blocks(x: jax.Array, y: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "first_kernel.add_blocks-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("first_kernel.add_blocks", add_blocks, chips=chips)
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -238,7 +238,7 @@ def scale_add(a: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "first_kernel.scale_add-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("first_kernel.scale_add", scale_add, chips=chips)
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -288,7 +288,7 @@ def column_sum(x: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "first_kernel.column_sum-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("first_kernel.column_sum", column_sum, chips=chips)
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -147,7 +147,7 @@ def whole(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "matmul.whole-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.whole", whole, chips=[chip])
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -185,7 +185,7 @@ def strips(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "matmul.strips-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.strips", strips, chips=[chip])
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -230,7 +230,7 @@ def grid(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "matmul.grid-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.grid", grid, chips=[chip])
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -289,7 +289,7 @@ def bf16_scratch(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "matmul.bf16_scratch-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.bf16_scratch", bf16_scratch, chips=[chip])
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -349,7 +349,7 @@ def tiled(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "matmul.tiled-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.tiled", tiled, chips=[chip])
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -399,7 +399,7 @@ def best(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 # %% nbgrader={"grade": true, "grade_id": "matmul.best-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.best", best, chips=chips)
 ### BEGIN HIDDEN TESTS
-assert verdict.at_top, str(verdict)
+assert verdict.top_rung, str(verdict)
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -18,7 +18,6 @@ _EXPORTS = {
     "when_written": "tpulab.classroom.predict",
     "open_lab": "tpulab.classroom.lab",
     "reset_lab": "tpulab.classroom.lab",
-    "release": "tpulab.classroom.release",
     "run_notebook": "tpulab.classroom.notebooks",
 }
 

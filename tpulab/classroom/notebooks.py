@@ -128,6 +128,7 @@ def run_notebook(
                 parameters=dict(parameters or {}),
                 cwd=str(working_folder or notebook.parent),
                 kernel_name="python3",
+                language="python",
                 progress_bar=False,
                 log_output=False,
                 execution_timeout=cell_timeout_seconds,

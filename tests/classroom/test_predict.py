@@ -1,0 +1,71 @@
+"""Predictions: numbers written down before, compared after."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpulab.classroom.predict import Predictions, when_written
+from tpulab.errors import UsageError
+
+
+def test_near_far_and_missing_answers() -> None:
+    predictions = Predictions({"near": 95, "far": 80.0, "open": None})
+    comparison = predictions.compare({"near": 100, "far": 100.0, "open": 7})
+    assert [near for *_, near in comparison.rows] == [True, False, None]
+    assert comparison.made == 2
+    assert comparison.right == 1
+    assert str(comparison).splitlines()[-1] == "1 of 3 within 10%"
+    assert "<td>no</td>" in comparison._repr_html_()
+
+
+def test_nothing_predicted_is_not_attempted() -> None:
+    predictions = Predictions({"a (MB)": None})
+    assert str(predictions).startswith("not attempted")
+    assert "not attempted" in str(predictions.compare({"a (MB)": 3.0}))
+
+
+def test_outcome_that_needs_code_not_yet_written() -> None:
+    def outcome() -> dict[str, float]:
+        raise NotImplementedError
+
+    assert str(Predictions({"a": 1}).compare(outcome)).startswith("not attempted")
+    assert str(when_written(outcome)).startswith("not attempted")
+    with pytest.raises(ZeroDivisionError):
+        when_written(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize("answer", ["96", True, [1]])
+def test_an_answer_is_a_number(answer: object) -> None:
+    with pytest.raises(UsageError, match="not a number"):
+        Predictions({"a": answer})  # type: ignore[dict-item]
+
+
+def test_other_questions_are_refused() -> None:
+    with pytest.raises(UsageError, match="different questions"):
+        Predictions({"a": 1}).compare({"b": 1})
+
+
+def test_form_takes_numbers_and_ignores_words() -> None:
+    predictions = Predictions({"a": None, "b": 2})
+    form = predictions.form()
+    first, second = form.children  # type: ignore[attr-defined]
+    first.value = "3.5"
+    second.value = "many"
+    assert predictions.answers == {"a": 3.5, "b": None}
+
+
+@given(outcome=st.floats(1e-9, 1e12), factor=st.floats(0.5, 1.5))
+def test_the_tolerance_is_relative(outcome: float, factor: float) -> None:
+    comparison = Predictions({"q": outcome * factor}, tolerance=0.1).compare({"q": outcome})
+    ((*_, near),) = comparison.rows
+    if abs(factor - 1) < 0.0999:
+        assert near
+    if abs(factor - 1) > 0.1001:
+        assert not near
+
+
+def test_html_escapes_what_a_learner_typed() -> None:
+    text = Predictions({"<b>": 1}).compare({"<b>": 1})._repr_html_()
+    assert "<b>" not in text

@@ -1,0 +1,109 @@
+"""What every drawing function returns."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture, the sentence that replaces it, and its numbers.
+
+    Attributes:
+        title: what is shown.
+        alt: the picture in one or two sentences, generated from its data.
+        svg: the SVG element; text and lines in ``currentColor``.
+        header: names of the table's columns.
+        rows: the numbers behind the picture, as text.
+    """
+
+    title: str
+    alt: str
+    svg: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def text(self) -> str:
+        """The figure for a terminal: title, sentence, table."""
+        return "\n".join([self.title, self.alt, *_text_table(self.header, self.rows)])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def standalone_svg(self) -> str:
+        """The picture as a file of its own: dark on a white ground."""
+        style = 'style="color:#1a1a1a;background:#ffffff"'
+        return self.svg.replace("<svg ", f"<svg {style} ", 1)
+
+    def to_html(self) -> str:
+        """The picture in a page, its numbers one click away."""
+        head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in self.header)
+        body = "".join(
+            f'<tr><th scope="row">{html.escape(row[0])}</th>'
+            + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+            + "</tr>"
+            for row in self.rows
+        )
+        # styles of the picture's own, for pages that set widths of svg elements
+        svg = self.svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
+        return (
+            f'<figure style="margin:0.5em 0">{svg}'
+            f"<figcaption>{html.escape(self.alt)}</figcaption>"
+            f"<details><summary>Numbers of this figure</summary><table><tr>{head}</tr>{body}"
+            f"</table></details></figure>"
+        )
+
+    def save(self, path: Path | str) -> Path:
+        """Write the picture as an SVG file and return its path."""
+        path = Path(path)
+        path.write_text(self.standalone_svg(), encoding="utf-8")
+        return path
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {
+            "text/html": self.to_html(),
+            "image/svg+xml": self.standalone_svg(),
+            "text/plain": self.text,
+        }
+
+
+def _text_table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> list[str]:
+    table = [header, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes with three significant figures: ``"33.6 MB"`` is written ``"32 MiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def seconds_text(seconds: float) -> str:
+    """A time with three significant figures in the unit that suits it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return _three(seconds / size) + f" {unit}"
+    return _three(seconds / 1e-9) + " ns"
+
+
+def _three(value: float) -> str:
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
