@@ -1,0 +1,442 @@
+"""One core running one listing: the generated program calls back here where time or memory matters."""
+
+from __future__ import annotations
+
+import time as clock
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpulab.compiler.listing import Listing
+from tpulab.errors import TpulabError
+from tpulab.simulator import cost as costing
+from tpulab.simulator.codegen import Code, Generator
+from tpulab.simulator.constants import Constants
+from tpulab.simulator.dma import DeadlockError, DmaEngine
+from tpulab.simulator.flow import FlowError
+from tpulab.simulator.memory import (
+    AddressBook,
+    Operand,
+    Transfer,
+    flat_integers,
+    operands_of,
+    origins,
+    transfer_of,
+)
+from tpulab.simulator.opcodes import Kind, classify
+from tpulab.simulator.scalar import UNKNOWN, UnknownDecision, Untranslatable, helpers
+from tpulab.simulator.timeline import Event
+
+_UNIT_ORDER = ("mxu", "vpu", "xlu", "eup", "load", "store", "scalar")
+_DECAYED_LIMIT = 50_000
+
+
+class SimulationRefused(TpulabError):
+    """A program that can't be run without guessing; ``reason`` says why in one sentence."""
+
+    def __init__(self, reason: str, *, why: str | None = None, hint: str | None = None) -> None:
+        super().__init__(reason, why=why, hint=hint)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to simulate.
+
+    Attributes:
+        free_dma: transfers take no time, so that only the schedule counts.
+        max_events: how many events a timeline keeps.
+        remove: causes of stalls to leave out: ``"dma"`` is the same as ``free_dma``.
+        deadline_seconds: wall-clock time after which the simulation is given up.
+        bandwidth_scale: factor on the HBM bandwidth, for what-if questions.
+        max_cycles: simulated time after which the simulation is given up.
+    """
+
+    free_dma: bool = False
+    max_events: int = 20_000
+    remove: frozenset[str] = frozenset()
+    deadline_seconds: float = 60.0
+    bandwidth_scale: float = 1.0
+    max_cycles: float = 1e12
+
+
+class Machine:
+    """Runs one listing on one core.
+
+    Args:
+        listing: the program.
+        constants: the chip.
+        options: how to run it.
+        start_cycle: when it begins.
+        scalars: contents of integer operands by their index: scalar prefetch and SMEM inputs.
+        name: the piece's name, for messages.
+    """
+
+    def __init__(
+        self,
+        listing: Listing,
+        constants: Constants,
+        options: Options,
+        start_cycle: float,
+        scalars: Mapping[int, Any],
+        name: str,
+    ) -> None:
+        self.constants = constants
+        self.options = options
+        self.name = name
+        self.listing = listing
+        self.time = start_cycle
+        self.check_every = 20_000
+        self._deadline = clock.monotonic() + options.deadline_seconds
+        self.book = AddressBook()
+        self.operands = operands_of(listing)
+        self._origin = origins(listing, self.operands)
+        self.memory: dict[int, Any] = {}
+        self.scalars = {index: flat_integers(values) for index, values in scalars.items()}
+        self.warnings: list[str] = []
+        code, careful = self._translate()
+        self.code = code
+        self.runs = [costing.Run(bundles, constants) for bundles in code.runs]
+        self.costs: list[dict[int, list[Any]]] = [{} for _ in self.runs]
+        self._states: list[costing.State] = [costing.DRAINED]
+        self._state_numbers: dict[costing.State, int] = {costing.DRAINED: 0}
+        self._decayed: dict[tuple[int, int], int] = {}
+        self._transfers = self._understand_transfers()
+        scale = options.bandwidth_scale
+        bandwidth = constants.hbm_bytes_per_cycle * scale
+        self.engine = DmaEngine(
+            bandwidth, bandwidth * constants.single_stream_fraction, self._transfer_ended
+        )
+        self.free = options.free_dma or "dma" in options.remove
+        self.stalls: dict[str, float] = {}
+        self.events: list[Event] = []
+        self.recording = options.max_events > 0
+        self.events_complete = True
+        self.read_bytes = self.written_bytes = 0
+        self.load_count = self.store_count = self.dma_count = 0
+        self.busy_in = self.busy_out = 0.0
+        self._flag_labels: dict[int, str] = {}
+        self._recent_waits: deque[tuple[int, str, float]] = deque(maxlen=64)
+        self._popped: dict[str, Any] = {}
+        self.steps = 0
+
+    # ---- preparation -------------------------------------------------------------------------
+
+    def _translate(self) -> tuple[Code, bool]:
+        careful = self._may_be_unknown()
+        values = {}
+        for operand in self.operands:
+            if operand.space:
+                values[operand.value] = str(operand.address)
+            elif operand.index in self.scalars:
+                known = self.scalars[operand.index]
+                values[operand.value] = str(known[0] if known else 0)
+            else:
+                values[operand.value] = "UNKNOWN"
+        try:
+            code = Generator(self.listing, self.book, careful, values).generate()
+        except (Untranslatable, FlowError) as error:
+            raise SimulationRefused(
+                f"{self.name} can't be run: {error} is not known to the simulator",
+                why="a scalar or synchronisation operation decides what runs, so it is not guessed",
+                hint="report the operation together with the compiler's version",
+            ) from error
+        self.warnings.extend(code.warnings)
+        for operand in self.operands:
+            if operand.space == "smem":
+                self._fill(operand.address, operand, operand.elements)
+        return code, careful
+
+    def _may_be_unknown(self) -> bool:
+        for operand in self.operands:
+            if operand.space in ("", "smem") and operand.index not in self.scalars:
+                return True
+        for bundle in self.listing.bundles:
+            for op in bundle.ops:
+                if op.opcode == "spop" or op.opcode.endswith("_to_smem"):
+                    return True
+                if op.opcode.startswith("dma.general"):
+                    return True
+        return False
+
+    def _fill(self, address: int, operand: Operand | None, count: int, offset: int = 0) -> None:
+        known = self.scalars.get(operand.index) if operand is not None else None
+        for position in range(count):
+            if known is None:
+                self.memory[address + position] = UNKNOWN
+            elif offset + position < len(known):
+                self.memory[address + position] = known[offset + position]
+
+    def _understand_transfers(self) -> list[Transfer | None]:
+        found: list[Transfer | None] = []
+        for sync in self.code.syncs:
+            if classify(sync.op.opcode).kind is not Kind.DMA:
+                found.append(None)
+                continue
+            transfer = transfer_of(sync.op, self._origin)
+            if transfer is None:
+                raise SimulationRefused(
+                    f"{self.name} can't be run: the form of {sync.op.opcode} is not known",
+                    why=f"its operands are {', '.join(sync.op.operands)}",
+                )
+            found.append(transfer)
+        return found
+
+    # ---- running -----------------------------------------------------------------------------
+
+    def run(self) -> float:
+        """Run to the end; gives the cycle after the last bundle.
+
+        Raises:
+            SimulationRefused: it depends on data, waits for ever, or takes too long.
+        """
+        space: dict[str, Any] = helpers(self.code.careful)
+        exec(compile(self.code.source, f"<{self.name}>", "exec"), space)
+        try:
+            end, self.steps = space["program"](self)
+        except UnknownDecision as error:
+            raise SimulationRefused(
+                f"{self.name} decides on a value that only the chip would know",
+                why="a branch, a transfer or a semaphore depends on data that came out of the vector "
+                "unit or out of memory whose contents were not given",
+                hint="give concrete arrays for scalar-prefetch and SMEM operands (make_args)",
+            ) from error
+        self.time = end
+        self._settle_epilogue()
+        return float(end)
+
+    def price(self, number: int, state: int) -> list[Any]:
+        """The cost of a run in a state, worked out for the first time."""
+        found = self.runs[number].cost(self._states[state])
+        entry = [found.cycles, self._number(found.state), found.offsets, 0, found]
+        self.costs[number][state] = entry
+        return entry
+
+    def _number(self, state: costing.State) -> int:
+        number = self._state_numbers.get(state)
+        if number is None:
+            number = len(self._states)
+            self._states.append(state)
+            self._state_numbers[state] = number
+        return number
+
+    def _decay(self, state: int, cycles: float) -> int:
+        if state == 0:
+            return 0
+        key = (state, int(cycles))
+        found = self._decayed.get(key)
+        if found is None:
+            found = self._number(costing.after(self._states[state], int(cycles)))
+            if len(self._decayed) < _DECAYED_LIMIT:
+                self._decayed[key] = found
+        return found
+
+    def check(self, time: float, step: int) -> int:
+        """Called now and then by the program: is there time left?"""
+        if clock.monotonic() > self._deadline:
+            raise SimulationRefused(
+                f"simulating {self.name} takes longer than {self.options.deadline_seconds:g} s",
+                why=f"{step} steps and {time:.0f} cycles were simulated until then",
+                hint="simulate fewer grid steps, or raise deadline_seconds",
+            )
+        if time > self.options.max_cycles:
+            raise SimulationRefused(
+                f"{self.name} runs for more than {self.options.max_cycles:g} cycles",
+                why="it may never end",
+            )
+        return self.check_every
+
+    def record(self, number: int, entry: list[Any], time: float, step: int) -> bool:
+        """Keep what a run does to the units as events; gives whether to go on recording."""
+        offsets = entry[2]
+        found: costing.Cost = entry[4]
+        run = self.runs[number]
+        for unit in _UNIT_ORDER:
+            span = run.span.get(unit)
+            if span is None or (unit == "scalar" and entry[0] < 3):
+                continue
+            start, end = offsets[span[0]], offsets[span[1]] + 1
+            self.events.append(Event(unit, f"run {number}", time + start, time + end, step))
+        if found.stalls:
+            worst = max(found.stalls, key=lambda cause: found.stalls[cause])
+            if found.stalls[worst] >= 16:
+                self.events.append(
+                    Event(
+                        "stall",
+                        worst,
+                        time + found.cycles - found.stalls[worst],
+                        time + found.cycles,
+                        step,
+                    )
+                )
+        return self._room()
+
+    def _room(self) -> bool:
+        if len(self.events) >= self.options.max_events:
+            self.recording = False
+            self.events_complete = False
+        return self.recording
+
+    # ---- transfers and semaphores ------------------------------------------------------------
+
+    def _transfer_ended(self, token: object, start: float, end: float) -> None:
+        unit, label, step = token  # type: ignore[misc]
+        self.events.append(Event(unit, label, start, end, step))
+
+    def dma(self, number: int, when: float, step: int, *operands: Any) -> None:
+        """A transfer is issued."""
+        transfer = self._transfers[number]
+        assert transfer is not None
+        granules = operands[transfer.size]
+        if granules is UNKNOWN:
+            raise UnknownDecision
+        size = granules * self.constants.granule_bytes
+        self.dma_count += 1
+        served = float(size)
+        hbm = False
+        if transfer.reads_hbm:
+            self.read_bytes += size
+            self.load_count += 1
+            self.busy_in += size
+            hbm = True
+        if transfer.writes_hbm:
+            self.written_bytes += size
+            self.store_count += 1
+            self.busy_out += size
+            hbm = True
+        if transfer.target_space == "smem":
+            self._copy_to_smem(transfer, operands, size)
+        overhead = self.constants.run_overhead_bytes
+        if overhead and hbm and transfer.steps is not None:
+            steps = operands[transfer.steps]
+            if isinstance(steps, int) and steps > 0:
+                served += overhead * (size / (steps * 512))
+        unit = "dma_out" if transfer.writes_hbm else "dma_in"
+        for position in transfer.flags:
+            flag = operands[position]
+            if flag is UNKNOWN:
+                raise UnknownDecision
+            self._flag_labels[flag] = transfer.label
+            if self.free:
+                self.engine.add(flag, granules)
+            elif hbm:
+                token = (unit, transfer.label, step) if self.recording else None
+                self.engine.start(
+                    when, served, self.constants.dma_latency_cycles, flag, granules, token
+                )
+            else:
+                cycles = size / self.constants.local_bytes_per_cycle
+                self.engine.start_local(when, cycles, flag, granules)
+
+    def _copy_to_smem(self, transfer: Transfer, operands: tuple[Any, ...], size: int) -> None:
+        if transfer.target is None:
+            return
+        address = operands[transfer.target]
+        operand = transfer.operand
+        if operand is not None and operand.dtype not in ("s32", "u32", "f32", "pred", "s8", "u8"):
+            operand = None
+        count = size // 4
+        if operand is not None:
+            count = min(count, max(1, operand.elements))
+        self._fill(address, operand, count)
+
+    def wait(
+        self,
+        number: int,
+        time: float,
+        state: int,
+        flag: Any,
+        amount: Any,
+        recording: bool,
+        step: int,
+    ) -> tuple[float, int, bool]:
+        """A wait; gives the time after it, the pipelines' state then, and whether to record."""
+        if flag is UNKNOWN or amount is UNKNOWN:
+            raise UnknownDecision
+        try:
+            end = self.engine.wait(time, flag, amount)
+        except DeadlockError as error:
+            sync = self.code.syncs[number]
+            raise SimulationRefused(
+                f"{self.name} waits for ever in bundle {sync.bundle:#x}",
+                why=f"no transfer under way raises the semaphore of {sync.op.text[:80]!r}",
+                hint="a transfer that was never started, or a signal from another core",
+            ) from error
+        if end > time:
+            lost = end - time
+            label = self._flag_labels.get(flag, "semaphore")
+            cause = f"waiting for DMA: {label}" if label != "semaphore" else "semaphore"
+            if 0 < step <= 2:
+                cause = "prologue/epilogue"
+            self.stalls[cause] = self.stalls.get(cause, 0) + lost
+            self._recent_waits.append((step, cause, lost))
+            if recording:
+                self.events.append(Event("stall", cause, time, end, step))
+                recording = self._room()
+            return end, self._decay(state, lost), recording
+        return time, state, recording
+
+    def _settle_epilogue(self) -> None:
+        """Waits of the last two rounds of the grid's loop belong to its epilogue."""
+        if self.steps < 3:
+            return
+        for step, cause, lost in self._recent_waits:
+            if step >= self.steps - 1 and cause != "prologue/epilogue":
+                self.stalls[cause] -= lost
+                self.stalls["prologue/epilogue"] = self.stalls.get("prologue/epilogue", 0) + lost
+
+    def sync(self, number: int, when: float, *operands: Any) -> None:
+        """A semaphore operation other than a wait."""
+        op = self.code.syncs[number].op
+        opcode = op.opcode
+        if any(operand is UNKNOWN for operand in operands):
+            raise UnknownDecision
+        if opcode.startswith("vsyncadd"):
+            if "remote" in opcode:
+                self._note("a signal to another core is not followed")
+                return
+            self.engine.add(operands[0], operands[1] if len(operands) > 1 else 1)
+        elif opcode.startswith("vsyncmov"):
+            if op.value is not None:
+                self._popped[op.value] = self.engine.read(when, operands[0])
+        elif opcode.startswith(("vsyncpa", "vsyncset")):
+            # It arms the flag for the kernel and disarms it at the end; its count starts at zero.
+            if len(operands) < 2 or operands[1] == 0:
+                self.engine.flags.pop(operands[0], None)
+        else:
+            raise SimulationRefused(
+                f"{self.name} can't be run: the semaphore operation {opcode} is not known"
+            )
+
+    def pop(self, name: str) -> Any:
+        """The scalar that a queue from the vector or semaphore unit gives."""
+        return self._popped.get(name, UNKNOWN)
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
+
+    # ---- sums --------------------------------------------------------------------------------
+
+    def totals(self) -> tuple[dict[str, float], dict[str, float], int]:
+        """Busy cycles by unit, stall cycles by cause, bundles issued."""
+        busy: dict[str, float] = {}
+        stalls = dict(self.stalls)
+        bundles = 0
+        for run, costs in zip(self.runs, self.costs, strict=True):
+            times = 0
+            for entry in costs.values():
+                count = entry[3]
+                if not count:
+                    continue
+                times += count
+                for cause, cycles in entry[4].stalls.items():
+                    stalls[cause] = stalls.get(cause, 0) + cycles * count
+            bundles += times * run.bundle_count
+            for unit, cycles in run.unit_cycles.items():
+                busy[unit] = busy.get(unit, 0) + cycles * times
+        per_cycle = self.constants.hbm_bytes_per_second / self.constants.clock_hertz
+        busy["dma_in"] = self.busy_in / per_cycle
+        busy["dma_out"] = self.busy_out / per_cycle
+        return busy, {cause: cycles for cause, cycles in stalls.items() if cycles > 0}, bundles

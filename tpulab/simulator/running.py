@@ -1,0 +1,199 @@
+"""``simulate``: all pieces of a compiled program, one after the other, on one core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tpulab.compiler.listing import Listing
+from tpulab.simulator.constants import Constants, constants_for
+from tpulab.simulator.machine import Machine, Options, SimulationRefused
+from tpulab.simulator.timeline import Event, PieceTime, Timeline
+
+if TYPE_CHECKING:
+    from tpulab.compiler.program import Piece, Program
+    from tpulab.kernel import Kernel, PallasCall
+
+
+def simulate(
+    program: Program,
+    *,
+    kernel: Kernel | None = None,
+    chip: str | None = None,
+    options: Options | None = None,
+) -> Timeline:
+    """Predict how a compiled program runs on one core of its chip.
+
+    Args:
+        program: what ``compiler.compile`` gave.
+        kernel: what ``kernel.trace`` gave for the same function: the values of scalar-prefetch
+            operands come from it.
+        chip: the chip, when it is not the program's own.
+        options: how to simulate.
+
+    Raises:
+        SimulationRefused: it depends on data, has an operation that is not known, waits for ever, or
+            takes too long.
+    """
+    options = options or Options()
+    constants = constants_for(chip or program.chip)
+    total = _Total(constants, options, program.compiler_version)
+    calls = list(kernel.calls) if kernel is not None else []
+    next_call = 0
+    for piece in program.pieces:
+        scalars: Mapping[int, Any] = {}
+        if piece.kind == "kernel":
+            if next_call < len(calls):
+                scalars = _scalars_of(calls[next_call])
+            next_call += 1
+        total.run_piece(piece, scalars)
+    return total.timeline()
+
+
+def simulate_listing(
+    listing: Listing,
+    constants: Constants,
+    *,
+    options: Options | None = None,
+    scalars: Mapping[int, Any] | None = None,
+    compiler_version: str | None = None,
+) -> Timeline:
+    """Predict how one listing runs: the small brother of ``simulate``.
+
+    Args:
+        listing: the program.
+        constants: the chip, from ``constants_for``.
+        options: how to simulate.
+        scalars: contents of integer operands by index.
+        compiler_version: for the record.
+
+    Raises:
+        SimulationRefused: as ``simulate``.
+    """
+    total = _Total(constants, options or Options(), compiler_version)
+    total.run(listing.name or "program", "kernel", listing, scalars or {})
+    return total.timeline()
+
+
+def _scalars_of(call: PallasCall) -> dict[int, Any]:
+    """Known values of a call's operands: scalar prefetch operands come first."""
+    return {
+        index: value for index, value in enumerate(call.scalar_prefetch or ()) if value is not None
+    }
+
+
+class _Total:
+    """Sums over the pieces."""
+
+    def __init__(
+        self, constants: Constants, options: Options, compiler_version: str | None
+    ) -> None:
+        self.constants = constants
+        self.options = options
+        self.compiler_version = compiler_version
+        self.time = 0.0
+        self.pieces: list[PieceTime] = []
+        self.events: list[Event] = []
+        self.complete = True
+        self.busy: dict[str, float] = {}
+        self.stalls: dict[str, float] = {}
+        self.counts = dict.fromkeys(
+            ("read", "written", "dma", "load", "store", "bundles", "steps"), 0
+        )
+        self.warnings: list[str] = []
+
+    def run_piece(self, piece: Piece, scalars: Mapping[int, Any]) -> None:
+        """Run a piece as often as the program calls it."""
+        if not piece.has_listing:
+            return
+        if not piece.calls_exact:
+            self._warn(f"how often {piece.name} runs depends on data; {piece.calls} is a guess")
+        try:
+            self.run(piece.name, piece.kind, piece.listing, scalars, piece.calls)
+        except SimulationRefused:
+            if piece.kind == "kernel":
+                raise
+            self._estimate(piece)
+
+    def _estimate(self, piece: Piece) -> None:
+        """The time of an XLA operation that can't be run: its bytes over the bandwidth."""
+        size = sum(_bytes(shape) for shape in (*piece.operand_shapes, *piece.result_shapes))
+        cycles = size / self.constants.hbm_bytes_per_cycle + self.constants.dma_latency_cycles
+        start = self.time
+        self.time += cycles * piece.calls
+        self.stalls["XLA operation, estimated"] = (
+            self.stalls.get("XLA operation, estimated", 0) + cycles * piece.calls
+        )
+        self.pieces.append(PieceTime(piece.name, piece.kind, start, self.time))
+        self._warn(f"{piece.name} can't be run exactly; its time is that of moving its bytes")
+
+    def run(
+        self, name: str, kind: str, listing: Listing, scalars: Mapping[int, Any], times: int = 1
+    ) -> None:
+        """Run a listing; more than once when the program calls it more than once."""
+        left = max(0, self.options.max_events - len(self.events))
+        options = self.options
+        if left != options.max_events:
+            from dataclasses import replace
+
+            options = replace(options, max_events=left)
+        machine = Machine(listing, self.constants, options, self.time, scalars, name)
+        start = self.time
+        end = machine.run()
+        self.time = start + (end - start) * times
+        self.pieces.append(PieceTime(name, kind, start, self.time))
+        busy, stalls, bundles = machine.totals()
+        for sums, found in ((self.busy, busy), (self.stalls, stalls)):
+            for key, cycles in found.items():
+                sums[key] = sums.get(key, 0) + cycles * times
+        for key, count in (
+            ("read", machine.read_bytes),
+            ("written", machine.written_bytes),
+            ("dma", machine.dma_count),
+            ("load", machine.load_count),
+            ("store", machine.store_count),
+            ("bundles", bundles),
+            ("steps", machine.steps),
+        ):
+            self.counts[key] += count * times
+        self.events.extend(machine.events)
+        self.complete = self.complete and machine.events_complete and times == 1
+        for sentence in machine.warnings:
+            self._warn(sentence)
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
+
+    def timeline(self) -> Timeline:
+        """What all pieces came to."""
+        units = {key: value for key, value in self.busy.items() if key != "scalar"}
+        limiting = max(units, key=lambda unit: units[unit]) if units else "scalar"
+        dma = units.get("dma_in", 0) + units.get("dma_out", 0)
+        if units and dma >= max(units.values()):
+            limiting = "hbm"
+        return Timeline(
+            chip=self.constants.chip,
+            compiler_version=self.compiler_version,
+            clock_hertz=self.constants.clock_hertz,
+            cycles=self.time,
+            seconds=self.time / self.constants.clock_hertz,
+            pieces=tuple(self.pieces),
+            events=tuple(sorted(self.events, key=lambda event: event.start_cycle)),
+            events_complete=self.complete,
+            busy_cycles=self.busy,
+            stall_cycles=dict(sorted(self.stalls.items(), key=lambda item: -item[1])),
+            hbm_read_bytes=self.counts["read"],
+            hbm_written_bytes=self.counts["written"],
+            dma_count=self.counts["dma"],
+            load_count=self.counts["load"],
+            store_count=self.counts["store"],
+            bundles_issued=self.counts["bundles"],
+            steps=self.counts["steps"],
+            limiting_unit=limiting,
+            warnings=tuple(self.warnings),
+        )
+
+
+def _bytes(shape: Any) -> int:
+    return int(getattr(shape, "bytes", 0) or getattr(shape, "size_bytes", 0) or 0)
