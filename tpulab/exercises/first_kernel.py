@@ -160,7 +160,7 @@ ADD_BLOCKS = Exercise(
         Case("whole blocks", (_f32(1024, 256), _f32(1024, 256)), ("random", "ramp", "extremes")),
         Case("ragged rows", (_f32(1100, 256), _f32(1100, 256)), ("random",), ragged=True),
     ),
-    faithful=(_f32(2048, 128), _f32(2048, 128)),
+    faithful=(_f32(1024, 128), _f32(1024, 128)),
     speed=(_f32(8192, 1024), _f32(8192, 1024)),
     rungs=(Rung("it streams", 0.1), Rung("half of the bandwidth", 0.5), Rung("in practice", 0.8)),
     hints=(
@@ -208,7 +208,7 @@ SCALE_ADD = Exercise(
         ),
         Case("ragged rows", (_f32(1), _f32(1100, 256), _f32(1100, 256)), ("random",), ragged=True),
     ),
-    faithful=(_f32(1), _f32(2048, 128), _f32(2048, 128)),
+    faithful=(_f32(1), _f32(1024, 128), _f32(1024, 128)),
     speed=(_f32(1), _f32(8192, 1024), _f32(8192, 1024)),
     rungs=(Rung("it streams", 0.1), Rung("half of the bandwidth", 0.5), Rung("in practice", 0.8)),
     hints=(

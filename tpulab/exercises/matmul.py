@@ -345,7 +345,7 @@ TILED = _matmul(
     faithful=_product(640, 700, 640),
     speed=_product(4096, 4096, 4096),
     rungs=(
-        Rung("it runs", 0.0),
+        Rung("past what 128³ blocks can do", 0.15),
         Rung("a third of the chip", 0.33),
         Rung("half of the chip", 0.5),
     ),
@@ -379,7 +379,7 @@ BEST = _matmul(
     faithful=_product(1024, 1024, 512),
     speed=_product(4096, 4096, 4096),
     rungs=(
-        Rung("it runs", 0.0),
+        Rung("past what 128³ blocks can do", 0.15),
         Rung("a third of the chip", 0.33),
         Rung("half of the chip", 0.5),
         Rung("three quarters of the chip", 0.75),

@@ -1,0 +1,268 @@
+"""The process that runs the learner's code: loads, traces, lowers and runs it, and says what came.
+
+It answers one request after another on a stream and judges nothing: no oracle, no expected value
+and no verdict is ever in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from tpulab.errors import TpulabError
+from tpulab.grading import wire
+from tpulab.grading.sandbox import Limits
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")
+_MAX_TEXT = 6000
+_MAX_FRAMES = 12
+
+
+def is_learners(filename: str) -> bool:
+    """Whether a file is the learner's code and not a library's, Python's or tpulab's own."""
+    if filename.startswith("<frozen") or _LIBRARY.search(filename):
+        return False
+    if filename.startswith(_PACKAGE + os.sep):
+        return f"{os.sep}known_wrong{os.sep}" in filename
+    return not filename.startswith("<") or filename in ("<string>", "<stdin>")
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data: type, text, the learner's frames, outermost first."""
+    # tpulab's own exceptions wrap what the learner's code raised
+    original = error
+    while isinstance(original, TpulabError) and isinstance(original.__cause__, Exception):
+        original = original.__cause__
+    frames: list[list[Any]] = []
+    innermost_is_learners = False
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        found: list[list[Any]] = []
+        innermost = False
+        traceback = current.__traceback__
+        while traceback is not None:
+            code = traceback.tb_frame.f_code
+            innermost = is_learners(code.co_filename)
+            if innermost:
+                found.append([code.co_filename, traceback.tb_lineno, code.co_name])
+            traceback = traceback.tb_next
+        if current is original:
+            innermost_is_learners = innermost
+        if found and not frames:
+            frames = found
+        current = current.__cause__ or current.__context__
+    described: dict[str, Any] = {
+        "type": type(original).__name__,
+        "kind": type(error).__name__,
+        "message": str(original)[:_MAX_TEXT],
+        "frames": frames[-_MAX_FRAMES:],
+        "innermost_is_learners": innermost_is_learners,
+    }
+    for name in ("what", "why", "hint", "where", "message", "stage"):
+        value = getattr(error, name, None)
+        if isinstance(value, str):
+            described[f"error_{name}"] = value[:_MAX_TEXT]
+    explanation = getattr(error, "explanation", None)
+    if explanation is not None:
+        described["explanation"] = {
+            name: str(getattr(explanation, name))[:_MAX_TEXT]
+            for name in ("key", "cause", "rule", "remedy", "example")
+            if getattr(explanation, name, None)
+        } | {"matched": bool(getattr(explanation, "matched", False))}
+    return described
+
+
+class _Session:
+    """One learner's function and what is done with it."""
+
+    def __init__(self) -> None:
+        self.function: Callable[..., Any] | None = None
+        self.returned = ""
+        self.limits = Limits()
+        self.compiled: dict[Any, Callable[..., Any]] = {}
+
+    # one method a request; each returns a header and blobs
+
+    def load(
+        self, request: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Unpickle or import the function."""
+        from tpulab.grading import sandbox
+
+        self.limits = Limits(**request["limits"])
+        for entry in request["sys_path"]:
+            if entry not in sys.path:
+                sys.path.append(entry)
+        os.chdir(request["folder"])
+        network = not sandbox.leave_network()
+        sandbox.apply(self.limits)
+        if request["kind"] == "pickle":
+            import cloudpickle
+
+            loaded = cloudpickle.loads(blobs[0])
+        else:
+            loaded = _load_file(request["path"], request["name"])
+        reply: dict[str, Any] = {"type": type(loaded).__name__, "callable": callable(loaded)}
+        reply["network"] = network
+        if callable(loaded):
+            self.function = loaded
+            reply |= _signature(loaded, request["arity"])
+        return reply, []
+
+    def trace(
+        self, request: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """What the kernel is made of, for one set of shapes, and which chip rules it breaks."""
+        from tpulab.grading.inspection import inspect_kernel
+
+        assert self.function is not None
+        specs = _specs(request["specs"])
+        result = inspect_kernel(self._probe(), specs, request["chips"])
+        result["returned"] = self.returned
+        return result, []
+
+    def lower(
+        self, request: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Lower for one chip; the artifact's bytes go back as they are."""
+        from tpulab.compiler.artifact import lower
+
+        assert self.function is not None
+        artifact = lower(self.function, *_specs(request["specs"]), chip=request["chip"])
+        fields = {
+            name: getattr(artifact, name)
+            for name in ("name", "chip", "key", "devices", "kernels", "jax_version")
+        }
+        return {"artifact": fields}, [artifact.data]
+
+    def run(
+        self, request: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Run on given arrays with the fast interpreter."""
+        from tpulab.grading.inspection import fast_function
+
+        assert self.function is not None
+        arrays = wire.unpack_arrays(request["arrays"], blobs)
+        key = tuple((array.shape, array.dtype.name) for array in arrays)
+        if key not in self.compiled:
+            self.compiled[key] = fast_function(self._probe(), arrays)
+        return self._outputs(self.compiled[key](*arrays))
+
+    def faithful(
+        self, request: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Run on given arrays with the faithful interpreter."""
+        from tpulab.grading.inspection import faithful_run
+
+        assert self.function is not None
+        arrays = wire.unpack_arrays(request["arrays"], blobs)
+        outputs, report = faithful_run(self._probe(), arrays)
+        reply, out_blobs = self._outputs(outputs)
+        return reply | {"report": report}, out_blobs
+
+    def _outputs(self, outputs: Any) -> tuple[dict[str, Any], list[bytes]]:
+        import jax
+        import numpy as np
+
+        described, blobs = wire.pack_arrays(
+            [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(outputs)]
+        )
+        return {"arrays": described}, blobs
+
+    def _probe(self) -> Callable[..., Any]:
+        """The function, noting what kind of thing it returns."""
+        function = self.function
+        assert function is not None
+
+        def probe(*arguments: Any) -> Any:
+            result = function(*arguments)
+            self.returned = type(result).__name__
+            if isinstance(result, (tuple, list)):
+                self.returned += f" of {len(result)}"
+            return result
+
+        with contextlib.suppress(AttributeError, TypeError):
+            functools.update_wrapper(probe, function)
+        return probe
+
+
+def _load_file(path: str, name: str | None) -> Any:
+    from tpulab.kernel.load import load_function
+
+    target = f"{path}:{name}" if name else path
+    loaded = load_function(target)
+    return loaded[0] if isinstance(loaded, tuple) else loaded
+
+
+def _signature(function: Callable[..., Any], arity: int) -> dict[str, Any]:
+    """Whether the function takes ``arity`` positional arguments, its name, and where it stands."""
+    import inspect
+
+    reply: dict[str, Any] = {"name": getattr(function, "__name__", type(function).__name__)}
+    with contextlib.suppress(TypeError, ValueError, AttributeError):
+        code = inspect.unwrap(function).__code__
+        reply["where"] = [code.co_filename, code.co_firstlineno]
+    try:
+        signature = inspect.signature(function)
+        reply["signature"] = str(signature)[:200]
+        signature.bind(*range(arity))
+        reply["takes"] = True
+    except TypeError:
+        reply["takes"] = False
+    except ValueError:
+        reply["takes"] = True
+    return reply
+
+
+def _specs(described: list[list[Any]]) -> list[Any]:
+    import jax
+
+    from tpulab.exercises.model import as_dtype
+
+    return [jax.ShapeDtypeStruct(tuple(shape), as_dtype(dtype)) for shape, dtype in described]
+
+
+def serve(reader: BinaryIO, writer: BinaryIO) -> None:
+    """Answer requests until the stream ends."""
+    session = _Session()
+    faulthandler.enable()
+    while (message := wire.decode(reader)) is not None:
+        request, blobs = message
+        reply: dict[str, Any]
+        out: list[bytes]
+        # where a loop that never ends was, for the judge to read from the output
+        faulthandler.dump_traceback_later(max(0.5, 0.9 * float(request.get("seconds", 60.0))))
+        try:
+            reply, out = getattr(session, request["do"])(request, blobs)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            reply, out = {"error": describe_error(error), "returned": session.returned}, []
+        faulthandler.cancel_dump_traceback_later()
+        reply["id"] = request["id"]
+        writer.write(wire.encode(reply, out))
+        writer.flush()
+
+
+def main() -> int:
+    """Serve on standard input and output; what the learner prints goes to standard error."""
+    reader = os.fdopen(os.dup(0), "rb")
+    writer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    serve(reader, writer)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,187 @@
+"""Progress while a check runs: a table that fills itself in a notebook, lines in a terminal.
+
+What stays in a notebook's output does not depend on how fast the check was: the live line is
+emptied at the end and the verdict is displayed once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, Protocol
+
+from tpulab.grading.render import step_explanation, step_line
+from tpulab.grading.verdict import StepResult, Verdict
+
+
+class Listener(Protocol):
+    """Told what happens while a check runs."""
+
+    def begin(self, exercise: str, title: str) -> None:
+        """The check starts."""
+
+    def working(self, what: str) -> None:
+        """Something that takes a moment starts."""
+
+    def step(self, result: StepResult) -> None:
+        """A step is judged."""
+
+    def end(self, verdict: Verdict) -> None:
+        """The check is over."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def begin(self, exercise: str, title: str) -> None:
+        """Nothing."""
+
+    def working(self, what: str) -> None:
+        """Nothing."""
+
+    def step(self, result: StepResult) -> None:
+        """Nothing."""
+
+    def end(self, verdict: Verdict) -> None:
+        """Nothing."""
+
+
+class Lines(Silent):
+    """Plain lines as steps complete; on a real terminal the last line says what is going on."""
+
+    def __init__(self, stream: Any = None) -> None:
+        self._stream = stream if stream is not None else sys.stdout
+        self._live = bool(getattr(self._stream, "isatty", lambda: False)())
+        self._status = ""
+        self._shown: list[str] = []
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
+
+    def _erase(self) -> None:
+        if self._status:
+            self._write("\r" + " " * len(self._status) + "\r")
+            self._status = ""
+
+    def begin(self, exercise: str, title: str) -> None:
+        """Name the exercise."""
+        self._write(f"{exercise} · {title}\n")
+
+    def working(self, what: str) -> None:
+        """Say what goes on."""
+        if self._live:
+            self._erase()
+            self._status = f"  … {what}"
+            self._write(self._status)
+
+    def step(self, result: StepResult) -> None:
+        """Show a step."""
+        self._erase()
+        lines = [step_line(result)]
+        if result.passed is False:
+            lines += step_explanation(result)
+        self._shown += lines
+        self._write("\n".join(lines) + "\n")
+
+    def end(self, verdict: Verdict) -> None:
+        """Show what is left of the verdict."""
+        self._erase()
+        # the text of the verdict minus the lines that are on the screen already
+        rest = [line for line in str(verdict).splitlines()[1:] if line not in self._shown]
+        self._write("\n".join(rest) + "\n")
+        _mark_shown(verdict)
+
+
+class Notebook(Silent):
+    """A line that is updated in place, then the verdict."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._steps: list[StepResult] = []
+        self._head = ""
+
+    def begin(self, exercise: str, title: str) -> None:
+        """Name the exercise."""
+        from IPython.display import HTML, display
+
+        self._head = f"{exercise} · {title}"
+        self._handle = display(HTML(""), display_id=True)
+
+    def working(self, what: str) -> None:
+        """Say what goes on."""
+        self._update(f"… {what}")
+
+    def step(self, result: StepResult) -> None:
+        """Show a step."""
+        self._steps.append(result)
+        self._update("")
+
+    def _update(self, status: str) -> None:
+        import html
+
+        from IPython.display import HTML
+
+        if self._handle is None:
+            return
+        lines = [self._head, *(step_line(step) for step in self._steps), f"  {status}"]
+        text = html.escape("\n".join(lines))
+        with contextlib.suppress(Exception):
+            self._handle.update(HTML(f"<pre role='status' aria-live='polite'>{text}</pre>"))
+
+    def end(self, verdict: Verdict) -> None:
+        """Show what is left of the verdict."""
+        from IPython.display import HTML, display
+
+        if self._handle is not None:
+            with contextlib.suppress(Exception):
+                self._handle.update(HTML(""))
+        display(_Mime(verdict))
+        _mark_shown(verdict)
+
+
+class _Mime:
+    """A verdict's two texts as one display."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": str(self._verdict), "text/html": self._verdict._repr_html_()}
+
+
+# verdicts that check() has displayed and that the cell's last line must not show again
+_shown: dict[int, Verdict] = {}
+
+
+def _mark_shown(verdict: Verdict) -> None:
+    _shown.clear()
+    _shown[id(verdict)] = verdict
+
+
+def show_once(verdict: Verdict) -> None:
+    """Display a verdict unless the check has just done so."""
+    if _shown.pop(id(verdict), None) is verdict:
+        return
+    from IPython.display import display
+
+    display(_Mime(verdict))
+
+
+def in_notebook() -> bool:
+    """Whether this is a Jupyter kernel."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return False
+    shell = ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def listener(quiet: bool) -> Listener:
+    """The listener that fits where this runs."""
+    if quiet:
+        return Silent()
+    if in_notebook():
+        return Notebook()
+    return Lines()

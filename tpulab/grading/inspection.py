@@ -1,0 +1,216 @@
+"""What the judge wants to know of a kernel, as plain data. Runs in the learner's process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+# shape changes, casts and containers: they may stand outside the kernel on whole arrays
+_FREE_OUTSIDE = frozenset(
+    {
+        "bitcast_convert_type",
+        "broadcast_in_dim",
+        "concatenate",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "device_put",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "expand_dims",
+        "iota",
+        "optimization_barrier",
+        "pad",
+        "reshape",
+        "rev",
+        "sharding_constraint",
+        "slice",
+        "split",
+        "squeeze",
+        "stop_gradient",
+        "transpose",
+    }
+)
+_KERNELS = frozenset({"pallas_call", "core_map", "mpmd_map"})
+_CALLBACKS = ("callback", "outside_call", "infeed", "outfeed")
+# arithmetic on fewer elements than this is an index or a size, not the answer
+_SMALL = 512
+
+
+def inspect_kernel(
+    function: Callable[..., Any], specs: Sequence[Any], chips: Sequence[str]
+) -> dict[str, Any]:
+    """Trace a function and describe its kernels.
+
+    Args:
+        function: the answer.
+        specs: ``jax.ShapeDtypeStruct`` of the arguments.
+        chips: names of the chips whose rules are checked.
+    """
+    from tpulab.hardware import get_chip
+    from tpulab.kernel import trace
+    from tpulab.kernel.legality import illegalities
+
+    kernel = trace(function, *specs)
+    broken = []
+    for name in chips:
+        for found in illegalities(kernel, get_chip(name)):
+            broken.append(
+                {
+                    "chip": name,
+                    "rule": str(found.rule),
+                    "what": str(found.what),
+                    "why": str(found.why or ""),
+                    "hint": str(found.hint or ""),
+                    "where": str(found.where or ""),
+                }
+            )
+    outside, interpreted, depends = [], False, True
+    if kernel.jaxpr is not None:
+        outside = [
+            {"primitive": name, "shape": shape, "where": where}
+            for name, shape, where in _work_outside(kernel.jaxpr)
+        ][:8]
+        interpreted = any(_interpreted(kernel.jaxpr))
+        depends = _results_come_from_kernels(kernel.jaxpr)
+    return {
+        "name": kernel.name,
+        "calls": [_describe_call(call) for call in kernel.calls],
+        "results": [[list(item.shape), item.dtype] for item in kernel.results],
+        "mxu_flops": int(kernel.mxu_flops),
+        "vpu_flops": int(kernel.vpu_flops),
+        "hbm_read_bytes": int(kernel.hbm_read_bytes),
+        "hbm_written_bytes": int(kernel.hbm_written_bytes),
+        "illegalities": broken[:16],
+        "outside": outside,
+        "interpreted": interpreted,
+        "depends": depends,
+    }
+
+
+def _describe_call(call: Any) -> dict[str, Any]:
+    return {
+        "name": call.name,
+        "grid": list(call.grid),
+        "steps": int(call.steps),
+        "where": call.where,
+        "vmem_bytes": int(call.vmem_bytes),
+        "operands": [
+            {
+                "name": operand.name,
+                "shape": list(operand.shape),
+                "dtype": operand.dtype,
+                "block": list(operand.block_sizes),
+                "space": operand.memory_space,
+                "input": operand.is_input,
+            }
+            for operand in call.operands
+        ],
+        "scratch": [
+            {"shape": list(item.shape), "dtype": item.dtype, "space": item.memory_space}
+            for item in call.scratch
+        ],
+        "untouched": list(call.facts.untouched_outputs),
+        # read in the very first step, before anything was written to it
+        "uncleared": [name for name, _, steps, _ in call.facts.carried if len(steps) and steps[0]],
+        "matmuls": [
+            {"m": item.m, "k": item.k, "n": item.n, "out_dtype": item.out_dtype}
+            for item in call.matmuls[:8]
+        ],
+    }
+
+
+def _walk(jaxpr: Any) -> Iterator[Any]:
+    """Equations outside kernels, nested ones included."""
+    from tpulab.kernel import jax_internals
+
+    for equation in jax_internals.open_jaxpr(jaxpr).eqns:
+        yield equation
+        if equation.primitive.name in _KERNELS:
+            continue
+        for _, _, inner in jax_internals.inner_jaxprs(equation.params):
+            yield from _walk(inner)
+
+
+def _work_outside(jaxpr: Any) -> list[tuple[str, list[int], str | None]]:
+    """(primitive, shape, place) of work on whole arrays that no kernel does."""
+    from tpulab.kernel import jax_internals
+
+    found = []
+    for equation in _walk(jaxpr):
+        name = equation.primitive.name
+        if name in _KERNELS or name in _FREE_OUTSIDE:
+            continue
+        if any(word in name for word in _CALLBACKS):
+            found.append((name, [], jax_internals.equation_location(equation)))
+            continue
+        if any(True for _ in jax_internals.inner_jaxprs(equation.params)) and name not in (
+            "reduce",
+            "scatter-add",
+            "custom_jvp_call",
+        ):
+            continue
+        sizes = [
+            (math.prod(shape), shape)
+            for variable in (*equation.invars, *equation.outvars)
+            if (shape := list(getattr(getattr(variable, "aval", None), "shape", ()) or ()))
+        ]
+        largest = max(sizes, default=(0, []))
+        if largest[0] > _SMALL:
+            found.append((name, largest[1], jax_internals.equation_location(equation)))
+    return found
+
+
+def _interpreted(jaxpr: Any) -> Iterator[bool]:
+    for equation in _walk(jaxpr):
+        if equation.primitive.name in _KERNELS:
+            yield bool(equation.params.get("interpret"))
+
+
+def _results_come_from_kernels(jaxpr: Any) -> bool:
+    """Whether every result depends on the output of some kernel."""
+    from tpulab.kernel import jax_internals
+
+    inner = jax_internals.open_jaxpr(jaxpr)
+    tainted: set[int] = set()
+    for equation in inner.eqns:
+        has_kernel = equation.primitive.name in _KERNELS or any(
+            nested.primitive.name in _KERNELS
+            for _, _, sub in jax_internals.inner_jaxprs(equation.params)
+            for nested in _walk(sub)
+        )
+        if has_kernel or any(id(variable) in tainted for variable in equation.invars):
+            tainted.update(id(variable) for variable in equation.outvars)
+    return all(id(variable) in tainted for variable in inner.outvars)
+
+
+def fast_function(function: Callable[..., Any], arrays: Sequence[Any]) -> Callable[..., Any]:
+    """The function with its kernels interpreted, compiled once for these shapes."""
+    import jax
+
+    from tpulab.kernel import jax_internals
+    from tpulab.kernel.tracing import stage
+
+    specs = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+    jaxpr, _, _ = stage(function, specs, "v5e")
+    rewritten = jax_internals.replace_interpret(jaxpr, True)
+    compiled: Callable[..., Any] = (
+        jax.jit(jax_internals.as_function(rewritten)).lower(*specs).compile()
+    )
+    return compiled
+
+
+def faithful_run(function: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """Outputs of the faithful interpreter (None when it stopped) and its report as plain data."""
+    from tpulab.kernel import run
+
+    outputs, report = run(function, *arrays, mode="faithful")
+    return outputs, {
+        "messages": [str(message)[:600] for message in report.messages[:8]],
+        "hint": report.hint,
+        "where": report.where,
+        "unsupported": report.unsupported,
+        "races": len(report.races),
+        "uninitialised": len(report.uninitialised),
+    }

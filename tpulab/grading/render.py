@@ -1,0 +1,126 @@
+"""A verdict as text for a terminal and as HTML for a notebook. No colour carries meaning alone."""
+
+from __future__ import annotations
+
+import html
+import linecache
+import re
+import textwrap
+
+from tpulab.grading.verdict import StepResult, Verdict
+
+_WORDS = {True: "passed", False: "FAILED", None: "–"}
+_MARKS = {True: "✓", False: "✗", None: "·"}
+# Okabe and Ito's palette: told apart with any colour vision, and dark enough on white
+_COLOURS = {True: "#00664f", False: "#a63d00", None: "#5f6368"}
+_CELL = re.compile(r"ipykernel_\d+[/\\]|<ipython-input-")
+
+
+def as_text(verdict: Verdict) -> str:
+    """Plain text, no longer than a screen."""
+    lines = [f"{verdict.exercise} · {verdict.title}"]
+    if not verdict.attempted:
+        return "\n".join([*lines, f"  not attempted: {verdict.steps[0].summary}"])
+    for step in verdict.steps:
+        lines.append(step_line(step))
+        if step.passed is False:
+            lines += step_explanation(step)
+    if verdict.interrupted:
+        lines.append("  interrupted: nothing was lost; check again when you like")
+    lines.append(f"  → {verdict.headline}")
+    if verdict.failed is not None and verdict.output.strip():
+        tail = verdict.output.strip().splitlines()[-6:]
+        lines += ["  your code printed:", *(f"    {line[:160]}" for line in tail)]
+    return "\n".join(lines)
+
+
+def step_line(step: StepResult) -> str:
+    """The line of one step."""
+    return f"  {_MARKS[step.passed]} {step.name:<9} {_WORDS[step.passed]:<7} {step.summary}"
+
+
+def step_explanation(step: StepResult) -> list[str]:
+    """The lines below a step that failed."""
+    lines = []
+    for label, text in (
+        ("", step.detail),
+        ("at ", place(step.where)),
+        ("try ", step.hint),
+    ):
+        for paragraph in filter(None, text.splitlines()):
+            wrapped = textwrap.wrap(
+                label + paragraph, 92, subsequent_indent=" " * len(label), break_long_words=False
+            )
+            lines += [f"      {line}" for line in wrapped]
+    return lines
+
+
+def place(where: str) -> str:
+    """``file:line`` with the line itself; a notebook's cell is called a cell."""
+    if not where:
+        return ""
+    file, _, number = where.rpartition(":")
+    if not number.isdigit():
+        return where
+    source = linecache.getline(file, int(number)).strip()
+    name = f"line {number} of the cell" if _CELL.search(file) else f"{file}:{number}"
+    return f"{name}: {source}" if source else name
+
+
+def as_html(verdict: Verdict) -> str:
+    """A small table; words and marks say what the colours say."""
+    head = f"<strong>{html.escape(verdict.exercise)}</strong> · {html.escape(verdict.title)}"
+    if not verdict.attempted:
+        return _frame(
+            f"{head}<div>not attempted: {html.escape(verdict.steps[0].summary)}</div>",
+            verdict.headline,
+        )
+    rows = "".join(_row(step) for step in verdict.steps)
+    after = ""
+    if verdict.interrupted:
+        after += "<div>interrupted: nothing was lost; check again when you like</div>"
+    if verdict.failed is not None and verdict.output.strip():
+        tail = "\n".join(line[:200] for line in verdict.output.strip().splitlines()[-6:])
+        after += (
+            "<details><summary>your code printed</summary>"
+            f"<pre style='margin:0'>{html.escape(tail)}</pre></details>"
+        )
+    after += f"<div style='margin-top:.4em'>→ {html.escape(verdict.headline)}</div>"
+    table = (
+        "<table style='border-collapse:collapse;margin:.3em 0'>"
+        f"<caption style='text-align:left;padding:0'>{head}</caption>"
+        "<thead><tr><th scope='col' style='text-align:left'>step</th>"
+        "<th scope='col' style='text-align:left'>answer</th>"
+        "<th scope='col' style='text-align:left'>why</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table>"
+    )
+    return _frame(table + after, verdict.headline)
+
+
+def _row(step: StepResult) -> str:
+    colour = _COLOURS[step.passed]
+    below = ""
+    if step.passed is False:
+        if step.detail:
+            detail = html.escape(step.detail)
+            below += f"<div style='white-space:pre-wrap'>{detail}</div>"
+        if step.where:
+            below += f"<div>at <code>{html.escape(place(step.where))}</code></div>"
+        if step.hint:
+            below += f"<div><strong>try</strong> {html.escape(step.hint)}</div>"
+    word = "failed" if step.passed is False else _WORDS[step.passed]
+    return (
+        "<tr style='vertical-align:top'>"
+        f"<th scope='row' style='text-align:left;padding-right:1em'>{step.name}</th>"
+        f"<td style='text-align:left;color:{colour};white-space:nowrap;padding-right:1em'>"
+        f"<strong>{_MARKS[step.passed]} {word}</strong></td>"
+        f"<td style='text-align:left'>{html.escape(step.summary)}{below}</td></tr>"
+    )
+
+
+def _frame(inner: str, label: str) -> str:
+    return (
+        f"<div role='group' aria-label='{html.escape(label, quote=True)}' "
+        "style='border-left:4px solid #5f6368;padding:.2em .8em;max-width:60em'>"
+        f"{inner}</div>"
+    )

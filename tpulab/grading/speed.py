@@ -1,0 +1,287 @@
+"""The last two steps: what each chip's compiler says, and how fast its program would run.
+
+Only bytes of a lowered program come in here; they are compiled in the compiler's own supervised
+process and simulated from the listing. Figures are kept by the content of the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from tpulab.errors import TpulabError
+from tpulab.exercises.model import Exercise, Rung, Work
+from tpulab.grading import problems, store
+from tpulab.grading.sandbox import Limits
+from tpulab.grading.verdict import StepResult
+
+# a prediction below the bound by more than rounding means that work is missing
+_FASTER_THAN_LIGHT = 0.98
+_SHORT_STEP_SECONDS = 1.0e-6
+_COMPILE_SECONDS = 60.0
+
+
+def speed_of_light(work: Work, chip_name: str) -> float:
+    """Seconds below which the work cannot be done on one device of a chip.
+
+    The larger of matrix operations ÷ peak of the dtype and bytes ÷ HBM bandwidth; see
+    ``tpulab.hardware`` for the figures and their sources.
+    """
+    from tpulab.hardware import get_chip
+
+    chip = get_chip(chip_name)
+    bandwidth = chip.hbm_bandwidth(per="device")
+    seconds = work.bytes / bandwidth if bandwidth else 0.0
+    if work.matmul_flops:
+        peak = chip.peak(work.dtype, per="device")
+        if peak:
+            seconds = max(seconds, work.matmul_flops / peak)
+    return seconds
+
+
+class SpeedJudge:
+    """Compiles and simulates in the background; judges when asked."""
+
+    def __init__(self, exercise: Exercise, chips: Sequence[str]) -> None:
+        self.exercise = exercise
+        self.chips = tuple(chips)
+        self.predicted: dict[str, float] = {}
+        self.rung: str | None = None
+        self.top_rung = False
+        self.compiler_version: str | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._compiled: dict[str, Future[dict[str, Any]] | problems.Problem] = {}
+        self._figures: dict[str, dict[str, Any]] = {}
+
+    def submit(
+        self, chip: str, answer: Mapping[str, Any], blobs: Sequence[bytes], limits: Limits
+    ) -> None:
+        """Start on a chip with what the learner's process lowered, or note why it could not."""
+        if "error" in answer:
+            self._compiled[chip] = problems.from_error(
+                answer["error"], f"it is lowered for {chip}", limits
+            )
+            return
+        if self._executor is None:
+            # one chip's program is simulated while the next one's is compiled elsewhere
+            self._executor = ThreadPoolExecutor(2, thread_name_prefix="tpulab-compile")
+        self._compiled[chip] = self._executor.submit(
+            _figures, dict(answer["artifact"]), blobs[0] if blobs else b""
+        )
+
+    def close(self) -> None:
+        """Stop what is under way."""
+        pending = [f for f in self._compiled.values() if isinstance(f, Future) and not f.done()]
+        if self._executor is not None:
+            for future in pending:
+                future.cancel()
+            if any(future.running() for future in pending):
+                with contextlib.suppress(Exception):
+                    from tpulab.compiler import service
+
+                    service().cancel()
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def compiles(self) -> StepResult:
+        """Whether every chip's compiler takes it, within VMEM."""
+        refused: list[tuple[str, problems.Problem]] = []
+        missing = ""
+        parts, data = [], {}
+        for chip in self.chips:
+            outcome = self._compiled[chip]
+            if isinstance(outcome, problems.Problem):
+                refused.append((chip, outcome))
+                continue
+            figures = self._wait(outcome)
+            self._figures[chip] = figures
+            if "missing" in figures:
+                missing = figures["missing"]
+                continue
+            if "refused" in figures:
+                refused.append((chip, problems.Problem(**figures["refused"])))
+                continue
+            self.compiler_version = figures["compiler_version"]
+            used, limit = figures["vmem_used_bytes"], figures["vmem_limit_bytes"]
+            spills = figures["spills"]
+            parts.append(
+                f"{chip}: {used / 2**20:.3g} of {limit / 2**20:.3g} MiB of VMEM, "
+                + (f"{spills:,} register spills" if spills else "no spills")
+            )
+            data[chip] = {
+                name: figures[name] for name in ("vmem_used_bytes", "vmem_limit_bytes", "spills")
+            }
+        if refused:
+            chip, problem = refused[0]
+            others = [name for name in self.chips if name in data]
+            also = f" ({', '.join(others)} takes it)" if others else ""
+            return StepResult(
+                "compiles",
+                False,
+                f"{chip}: {problem.summary}{also}",
+                problem.detail,
+                problem.hint,
+                problem.where,
+                data,
+            )
+        if missing:
+            return StepResult("compiles", None, f"not available here: {missing}")
+        return StepResult("compiles", True, " · ".join(parts), data=data)
+
+    @staticmethod
+    def _wait(future: Future[dict[str, Any]]) -> dict[str, Any]:
+        while True:
+            # short waits, so that Ctrl-C is answered at once on every system
+            with contextlib.suppress(TimeoutError):
+                return future.result(timeout=0.2)
+
+    def fast(self) -> StepResult:
+        """On which rung the predicted time lands, on the leading chip."""
+        lead = self.chips[0]
+        if any("missing" in self._figures.get(chip, {"missing": ""}) for chip in self.chips):
+            return StepResult("fast", None, "not available here: it needs the compiled program")
+        parts, data = [], {}
+        for chip in self.chips:
+            figures = self._figures[chip]
+            if "not_simulated" in figures:
+                parts.append(f"{chip}: cannot be predicted: {figures['not_simulated']}")
+                continue
+            bound = speed_of_light(self.exercise.work(self.exercise.speed), chip)
+            seconds = figures["seconds"]
+            fraction = bound / seconds if seconds else 0.0
+            self.predicted[chip] = seconds
+            data[chip] = {
+                "predicted_seconds": seconds,
+                "bound_seconds": bound,
+                "fraction": fraction,
+                "limiting_unit": figures["limiting_unit"],
+                "stall_seconds": figures["stall_seconds"],
+            }
+            parts.append(f"{chip}: {_time(seconds)}, {100 * fraction:.0f} % of the bound")
+        summary = " · ".join(parts)
+        if lead not in data:
+            return StepResult("fast", None, summary, data=data)
+        for chip, row in data.items():
+            if row["predicted_seconds"] < _FASTER_THAN_LIGHT * row["bound_seconds"]:
+                return StepResult(
+                    "fast",
+                    False,
+                    f"{chip}: {_time(row['predicted_seconds'])} is faster than light: the work "
+                    f"alone takes {_time(row['bound_seconds'])}",
+                    hint="part of the work is missing for these shapes; look at the grid",
+                    data=data,
+                )
+        fraction = data[lead]["fraction"]
+        reached = [rung for rung in self.exercise.rungs if fraction >= rung.fraction]
+        higher = [rung for rung in self.exercise.rungs if fraction < rung.fraction]
+        cause, advice = _advice(self._figures[lead], self.exercise.work(self.exercise.speed))
+        if not reached:
+            return StepResult(
+                "fast",
+                False,
+                f"{summary}; the first rung, {_rung(higher[0])}, is not reached",
+                detail=cause,
+                hint=advice,
+                data=data,
+            )
+        self.rung, self.top_rung = reached[-1].name, not higher
+        after = f"; the next rung is {_rung(higher[0])}: {cause}" if higher else ""
+        name = f"rung: {self.rung}" if len(self.exercise.rungs) > 1 else self.rung
+        return StepResult("fast", True, f"{summary}; {name}{after}", hint="", data=data)
+
+
+def _rung(rung: Rung) -> str:
+    return f"{rung.name} ({100 * rung.fraction:.0f} %)"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def _advice(figures: Mapping[str, Any], work: Work) -> tuple[str, str]:
+    """(what is in the way, what to try) from the simulated run."""
+    seconds, steps = figures["seconds"], max(1, figures["steps"])
+    if steps > 64 and seconds / steps < _SHORT_STEP_SECONDS:
+        return (
+            f"{steps:,} grid steps of {_time(seconds / steps)} each: too short to hide what every "
+            "step costs",
+            "take larger blocks, so that a step does more and there are fewer of them",
+        )
+    traffic = figures["hbm_bytes"] / max(1, work.bytes)
+    if traffic > 1.5 and "dma" in str(figures["limiting_unit"]):
+        return (
+            f"HBM carries {traffic:.1f} times the bytes that the result needs",
+            "take larger blocks or another grid order, so that fewer blocks are fetched again",
+        )
+    stalls = figures["stall_seconds"]
+    if stalls:
+        worst = max(stalls, key=stalls.__getitem__)
+        if stalls[worst] > 0.05 * seconds:
+            return (
+                f"{100 * stalls[worst] / seconds:.0f} % of the time goes to: {worst}",
+                "look at `tpulab ladder` for this function: it says what each rung costs",
+            )
+    return (
+        f"the busiest unit is {figures['limiting_unit']}",
+        "look at `tpulab ladder` for this function: it says what each rung costs",
+    )
+
+
+def _figures(artifact_fields: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """Compile and simulate one artifact; every refusal becomes data."""
+    from tpulab.compiler import CompilerMissing, compiler_version, service
+    from tpulab.compiler.artifact import Artifact
+
+    artifact = Artifact(data=data, **artifact_fields)
+    version = compiler_version()
+    key = store.content_key("speed", artifact.key, artifact.chip, artifact.jax_version, version)
+    known = store.cached(key)
+    if known is not None:
+        return known
+    try:
+        program = service().compile_artifact(artifact, deadline_seconds=_COMPILE_SECONDS)
+    except CompilerMissing as error:
+        return {"missing": error.what}
+    except TpulabError as error:
+        message = str(getattr(error, "message", "") or "")
+        return {
+            "refused": {
+                "summary": error.what,
+                "detail": error.why or message[:600],
+                "hint": error.hint or "",
+                "where": error.where or "",
+            }
+        }
+    vmem = program.vmem
+    figures: dict[str, Any] = {
+        "compiler_version": program.compiler_version,
+        "vmem_used_bytes": int(vmem.used_bytes),
+        "vmem_limit_bytes": int(vmem.limit_bytes),
+        "spills": int(program.spills),
+    }
+    try:
+        from tpulab.simulator import simulate
+
+        timeline = simulate(program)
+    except TpulabError as error:
+        figures["not_simulated"] = getattr(error, "reason", None) or error.what
+    except ImportError:
+        return figures | {"not_simulated": "the simulator is not part of this installation"}
+    else:
+        clock = float(timeline.clock_hertz)
+        figures |= {
+            "seconds": float(timeline.seconds),
+            "cycles": int(timeline.cycles),
+            "steps": int(timeline.steps),
+            "hbm_bytes": int(timeline.hbm_read_bytes + timeline.hbm_written_bytes),
+            "limiting_unit": str(timeline.limiting_unit),
+            "stall_seconds": {
+                str(cause): cycles / clock for cause, cycles in timeline.stall_cycles.items()
+            },
+        }
+    store.remember(key, figures)
+    return figures
