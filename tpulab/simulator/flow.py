@@ -67,10 +67,10 @@ def blocks_of(listing: Listing) -> list[Block]:
             if index in branch_at:
                 raise FlowError(f"two branches in bundle {index:#x}")
             branch_at[index] = op
-            region = op.target_region
-            if op.opcode != "sbr.rel" or region is None or region not in listing.regions:
+            entry = _entry(listing, op)
+            if entry is None:
                 raise FlowError(f"the branch {op.text!r} in bundle {index:#x}")
-            leaders.add(listing.regions[region])
+            leaders.add(entry)
             leaders.add(index + DELAY_SLOTS + 1)
     starts = sorted(leader for leader in leaders if leader < count)
     number_of = {start: number for number, start in enumerate(starts)}
@@ -90,16 +90,30 @@ def blocks_of(listing: Listing) -> list[Block]:
         block = Block(number, start, bundles[start : min(end, count)], depth=bundles[start].depth)
         block.following = number_of.get(end)
         if branch is not None:
-            region = branch.target_region
-            assert region is not None
+            entry = _entry(listing, branch)
+            assert entry is not None
             block.branch = True
             block.condition = branch.predicate
-            block.target = number_of[listing.regions[region]]
+            block.target = number_of[entry]
         blocks.append(block)
     for block in blocks:
         if block.target is not None and block.target <= block.number:
             blocks[block.target].loop_header = True
     return blocks
+
+
+def _entry(listing: Listing, branch: Op) -> int | None:
+    """The bundle that a branch goes to, or ``None`` when it can't be told."""
+    region = branch.target_region
+    if branch.opcode != "sbr.rel" or region is None:
+        return None
+    if region in listing.regions:
+        return listing.regions[region]
+    last = listing.bundles[-1]
+    # An empty region at the very end is not named in the comments; the exit bundle is its place.
+    if "exit bundle" in last.comment and last.marks and not last.starts:
+        return last.address
+    return None
 
 
 def plain_cells(listing: Listing) -> set[str]:
@@ -137,7 +151,7 @@ def scalar_result(op: Op, plain: set[str]) -> str | None:
     """The variable that a scalar operation writes, or ``None`` if it writes none."""
     if op.opcode == "sst":
         return cell(op.operands[0], plain)
-    if op.value is None:
+    if op.value is None or classify(op.opcode).kind is not Kind.SCALAR:
         return None
     name = register(op.value)
     return name if name is not None and name[0] in "sp" else None
