@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import hashlib
 import re
 import threading
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tpulab.compiler import frames
 from tpulab.compiler.environment import settle_platform
+from tpulab.compiler.placement import place_on_mesh
 from tpulab.compiler.refusals import LoweringRefused
 from tpulab.errors import UsageError
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 _BODY = re.compile(r"\\22body\\22: ?\\22([A-Za-z0-9+/=]+)\\22")
 _NAME_OF_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
+# the innermost place: "kernel.py":13:22
+_PLACE_OF_LOCATION = re.compile(r'"([^"]+)":(\d+):(\d+)')
 # the fake registry entry below is process-wide state of JAX
 _registry_lock = threading.RLock()
 
@@ -35,8 +40,12 @@ class Artifact:
         key: SHA-256 over everything in the program but source files and line numbers; equal kernels
             have equal keys, also when a comment was added above them.
         devices: how many JAX devices it runs on (more than one under ``shard_map``).
+        mesh: name, size and axis type of the device mesh's axes; empty for one device.
         kernels: how many Pallas kernels it calls (static count).
         jax_version: the JAX that lowered it; the compiler worker must run the same.
+        source: ``file:line`` of the function's definition, or None.
+        places: ``file:line:column`` of every operation of the kernels, in order; two artifacts with
+            the same key have as many, so that a cached listing can be given this one's lines.
     """
 
     name: str
@@ -46,6 +55,31 @@ class Artifact:
     devices: int
     kernels: int
     jax_version: str
+    mesh: tuple[tuple[str, int, str], ...] = ()
+    source: str | None = None
+    places: tuple[str, ...] = field(default=(), repr=False, compare=False)
+
+    def to_bytes(self) -> bytes:
+        """The artifact as bytes, to carry it to another process."""
+        fields = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "data"
+        }
+        return frames.pack(fields, {"data": self.data})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Artifact:
+        """The inverse of :meth:`to_bytes`.
+
+        Raises:
+            ValueError: the bytes are not an artifact.
+        """
+        header, segments = frames.unpack(data)
+        try:
+            mesh = tuple((str(n), int(s), str(t)) for n, s, t in header.pop("mesh"))
+            places = tuple(map(str, header.pop("places")))
+            return cls(data=segments["data"], mesh=mesh, places=places, **header)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError("the bytes are not an artifact") from error
 
 
 def lower(
@@ -79,27 +113,35 @@ def lower(
         raise UsageError(
             f"{function!r} is not a function", hint="pass the function itself, then its arguments"
         )
-    specs = [jax.tree.map(_spec, argument) for argument in arguments]
+    specs = tuple(jax.tree.map(_spec, argument) for argument in arguments)
     jitted = function if hasattr(function, "trace") else jax.jit(_fresh(function))
     checks = [export.DisabledSafetyCheck.custom_call("tpu_custom_call")]
+    source = _source_of(function)
 
-    def attempt(context: contextlib.AbstractContextManager[Any]) -> export.Exported:
+    def attempt(
+        context: contextlib.AbstractContextManager[Any],
+    ) -> tuple[export.Exported, tuple[tuple[str, int, str], ...]]:
         with context:
-            return export.export(jitted, platforms=["tpu"], disabled_checks=checks)(*specs)
+            placed, axes = place_on_mesh(jitted.trace(*specs).jaxpr, specs)
+            exporter = export.export(jitted, platforms=["tpu"], disabled_checks=checks)
+            return exporter(*placed), axes
 
     try:
         try:
-            exported = attempt(_target_mesh(target, mesh))
+            exported, axes = attempt(_target_mesh(target, mesh))
         except ValueError as error:
             # the function brings a mesh of its own, so the target can't be named by the context's
-            if mesh is None and "context mesh" in str(error) and "should match" in str(error):
-                exported = attempt(_pretend_host_is(target))
-            else:
+            if "context mesh" not in str(error) or "should match" not in str(error):
                 raise
+            own_mesh = True
+        else:
+            own_mesh = False
+        if own_mesh:
+            exported, axes = attempt(_pretend_host_is(target))
         data = bytes(exported.serialize())
     except Exception as error:
-        raise _refusal(error, target.name) from error
-    key, kernels = _content_key(exported, data)
+        raise _refusal(error, target.name, source) from error
+    key, kernels, places = _content_key(exported, data)
     return Artifact(
         name=getattr(function, "__name__", type(function).__name__),
         chip=target.name,
@@ -108,7 +150,22 @@ def lower(
         devices=int(exported.nr_devices),
         kernels=kernels,
         jax_version=jax.__version__,
+        mesh=axes,
+        source=source,
+        places=places,
     )
+
+
+def _source_of(function: Callable[..., Any]) -> str | None:
+    """``file:line`` of a function's definition, through wrappers and partials."""
+    current: Any = function
+    for _ in range(16):
+        inner = getattr(current, "__wrapped__", None) or getattr(current, "func", None)
+        if inner is None:
+            break
+        current = inner
+    code = getattr(current, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else None
 
 
 def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,13 +185,18 @@ def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _spec(leaf: Any) -> Any:
-    """Shape and dtype of one argument, without its values and its placement."""
+    """Shape and dtype of one argument, without its values; a placement on several devices stays."""
     import jax
     import numpy
 
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        placed = getattr(leaf, "sharding", None)
+        keep = isinstance(placed, jax.sharding.NamedSharding) and placed.mesh.size > 1
         return jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False))
+            leaf.shape,
+            leaf.dtype,
+            sharding=placed if keep else None,
+            weak_type=bool(getattr(leaf, "weak_type", False)),
         )
     if isinstance(leaf, (bool, int, float, complex, numpy.generic)):
         return leaf
@@ -215,26 +277,27 @@ def _tpu_info_registry() -> dict[str, Any] | None:
     return None
 
 
-def _refusal(error: Exception, chip: str) -> LoweringRefused:
-    from tpulab.compiler.explanations import explain, first_sentence
+def _refusal(error: Exception, chip: str, source: str | None) -> LoweringRefused:
+    from tpulab.compiler.explanations import explain, first_sentence, own_text
 
     explanation = explain(error, chip)
-    message = explanation.message
     return LoweringRefused(
-        f"JAX can't lower this for {chip}: {first_sentence(message)}",
-        message=message,
+        f"JAX can't lower this for {chip}: {first_sentence(explanation.message)}",
+        message=own_text(error),
         explanation=explanation,
         chip=chip,
+        where=explanation.where or source,
     )
 
 
-def _content_key(exported: Any, data: bytes) -> tuple[str, int]:
-    """A key that ignores where the source code stands, and the number of Pallas kernels.
+def _content_key(exported: Any, data: bytes) -> tuple[str, int, tuple[str, ...]]:
+    """A key that ignores where the source code stands; the number of kernels; where they stand.
 
     Names of operations stay in: the compiler names the pieces of the program after them.
     """
     digest = hashlib.sha256()
     kernels = data.count(b"tpu_custom_call")
+    places: list[str] = []
     try:
         from jax._src.interpreters import mlir
         from jaxlib.mlir import ir
@@ -255,17 +318,29 @@ def _content_key(exported: Any, data: bytes) -> tuple[str, int]:
         digest.update(_BODY.sub("", text).encode())
         digest.update("\n".join(names).encode())
         for body in bodies:
-            digest.update(_kernel_text(base64.b64decode(body)))
+            kernel = base64.b64decode(body)
+            digest.update(_kernel_text(kernel, places))
     except Exception:
         # a JAX that prints its modules differently: equal bytes still have equal keys
         digest = hashlib.sha256(data)
+        places = []
     digest.update(repr((exported.nr_devices, exported.in_shardings_hlo)).encode())
-    return digest.hexdigest(), kernels
+    return digest.hexdigest(), kernels, tuple(places)
 
 
-def _kernel_text(body: bytes) -> bytes:
-    """A Mosaic kernel as text without locations; the bytes themselves where it can't be read."""
+def _kernel_text(body: bytes, places: list[str]) -> bytes:
+    """A Mosaic kernel as text without locations, which are appended to ``places``.
+
+    The bytes themselves where it can't be read.
+    """
     from jaxlib.mlir import ir
+
+    found: list[str] = []
+
+    def collect(operation: Any) -> Any:
+        match = _PLACE_OF_LOCATION.search(str(operation.location))
+        found.append(":".join(match.groups()) if match else "")
+        return ir.WalkResult.ADVANCE
 
     try:
         from jax._src.interpreters import mlir
@@ -275,6 +350,10 @@ def _kernel_text(body: bytes) -> bytes:
         context.allow_unregistered_dialects = True
         with context:
             tpu.register_dialect(context)
-            return str(ir.Module.parse(body).operation.get_asm(enable_debug_info=False)).encode()
+            module = ir.Module.parse(body)
+            module.operation.walk(collect)
+            text = str(module.operation.get_asm(enable_debug_info=False)).encode()
     except Exception:
         return body
+    places.extend(found)
+    return text

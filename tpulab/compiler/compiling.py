@@ -38,6 +38,8 @@ _RECYCLE_AT_BYTES = 2 << 30
 # programs kept in memory, so that a second look costs nothing even without a cache directory
 _PROGRAMS_IN_MEMORY = 64
 
+_Entry = tuple[dict[str, Any], dict[str, bytes]]
+
 
 class CompilerService:
     """Workers, a cache, and the errors that come out of them. Thread-safe.
@@ -66,7 +68,7 @@ class CompilerService:
         self._starting = 0
         self._closed = False
         self._filtered = True
-        self._memory: dict[str, Program] = {}
+        self._memory: dict[str, _Entry] = {}
         _services.add(self)
 
     # -- compiling -------------------------------------------------------------------------------
@@ -95,18 +97,13 @@ class CompilerService:
         if version is None or missing_reason() is not None:
             raise compiler_missing()
         key = self.cache.key(artifact.key, artifact.chip, version, artifact.jax_version)
-        known = self._memory.get(key)
-        if known is not None:
-            return known
-        entry = self.cache.get(key)
-        if entry is not None:
-            program = self._program(artifact, version, *entry, from_cache=True)
-        else:
-            header, segments = self._ask(artifact, deadline_seconds)
-            self.cache.put(key, header, segments)
-            program = self._program(artifact, version, header, segments, from_cache=False)
-        self._remember(key, self._program(artifact, version, *(entry or (header, segments)), True))
-        return program
+        entry = self._memory.get(key) or self.cache.get(key)
+        from_cache = entry is not None
+        if entry is None:
+            entry = self._ask(artifact, deadline_seconds)
+            self.cache.put(key, *entry)
+        self._remember(key, entry)
+        return self._program(artifact, version, *entry, from_cache=from_cache)
 
     def compile_many(
         self,
@@ -254,9 +251,7 @@ class CompilerService:
                 hint="`tpulab doctor` says what works here",
             ) from death
 
-    def _ask(
-        self, artifact: Artifact, deadline_seconds: float
-    ) -> tuple[dict[str, Any], dict[str, bytes]]:
+    def _ask(self, artifact: Artifact, deadline_seconds: float) -> _Entry:
         from tpulab.hardware import get_chip
 
         chip = get_chip(artifact.chip)
@@ -273,7 +268,9 @@ class CompilerService:
         try:
             with self._worker(deadline) as worker:
                 header, segments = worker.ask(
-                    {"topology": topology}, {"artifact": artifact.data}, deadline
+                    {"topology": topology, "mesh": artifact.mesh, "name": artifact.name},
+                    {"artifact": artifact.data},
+                    deadline,
                 )
         except WorkerDied as death:
             if self._filtered and _rejects_flags(death):
@@ -283,6 +280,7 @@ class CompilerService:
             raise _death(death, artifact, time.monotonic() - started) from death
         if "error" in header:
             raise _refused(header, artifact)
+        header["places"] = artifact.places
         return header, segments
 
     # -- results ---------------------------------------------------------------------------------
@@ -308,13 +306,14 @@ class CompilerService:
             from_cache=from_cache,
             default_vmem_limit_bytes=get_chip(artifact.chip).core.default_scoped_vmem_bytes,
             texts=segments,
+            moved=_moved(header.get("places", ()), artifact.places),
             warnings=tuple(self.cache.warnings),
         )
 
-    def _remember(self, key: str, program: Program) -> None:
+    def _remember(self, key: str, entry: _Entry) -> None:
         with self._condition:
             self._memory.pop(key, None)
-            self._memory[key] = program
+            self._memory[key] = entry
             while len(self._memory) > _PROGRAMS_IN_MEMORY:
                 self._memory.pop(next(iter(self._memory)))
 
@@ -324,6 +323,14 @@ class CompilerService:
             worker.abandon()
         self._condition = threading.Condition()
         self._idle, self._busy, self._starting = [], set(), 0
+
+
+def _moved(then: Sequence[str], now: Sequence[str]) -> dict[str, str]:
+    """Where the source places of a cached listing are now."""
+    if len(then) != len(now):
+        return {}
+    # the first use of a place decides, should one line have become two
+    return {old: new for old, new in reversed(list(zip(then, now, strict=True))) if old != new}
 
 
 def _last_line(text: str) -> str:
@@ -344,6 +351,7 @@ def _refused(header: dict[str, Any], artifact: Artifact) -> CompileRefused:
         message=str(header["error"]),
         explanation=explanation,
         chip=artifact.chip,
+        where=explanation.where or artifact.source,
     )
 
 
@@ -377,6 +385,7 @@ def _death(death: WorkerDied, artifact: Artifact, seconds: float) -> CompileErro
             message=death.errors,
             explanation=explanation,
             chip=artifact.chip,
+            where=artifact.source,
         )
     error.signal, error.exit_code, error.reason = death.signal, death.exit_code, death.reason
     return error

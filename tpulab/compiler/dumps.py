@@ -24,6 +24,12 @@ _NAME = re.compile(
 _VMEM_REPORT = re.compile(r"-vmem_report\.html$")
 _HLO = re.compile(r"-TLP-hlo\.txt$")
 # the serialised kernel inside the HLO text: kilobytes of base64 that say nothing to a reader
+_TABLES = re.compile(
+    rb"^(FileNames|FunctionNames|FileLocations|StackFrames)\n(.+\n)*\n", re.MULTILINE
+)
+_STACK_FRAME = re.compile(rb" stack_frame_id=\d+")
+# loc("kernel.py":13:22 to :28), the source of an operation in an annotated listing
+_LOCATION = re.compile(rb'loc\("([^"\n]+)":(\d+):(\d+)[^()\n]*\)')
 _KERNEL_BODY = re.compile(rb'("body": ?")[A-Za-z0-9+/=]+(")')
 
 
@@ -48,7 +54,10 @@ def collect(directory: Path) -> dict[str, bytes]:
             continue
         text = Path(entry.path).read_bytes()
         if key == "hlo":
-            text = _KERNEL_BODY.sub(rb"\1\2", text)
+            # source places go too: they are this process's, and an equal kernel elsewhere has others
+            text = _STACK_FRAME.sub(b"", _TABLES.sub(b"", _KERNEL_BODY.sub(rb"\1\2", text)))
+        elif key.startswith("final_bundles/"):
+            text = _LOCATION.sub(rb"\1:\2:\3", text)
         # level 3: a tenth of the size in a few milliseconds
         found[key] = zlib.compress(text, 3)
     return found

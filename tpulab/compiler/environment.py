@@ -42,15 +42,18 @@ _LARGER_TOPOLOGIES: Mapping[int, tuple[str, ...]] = {
 def dump_flags(directory: str) -> str:
     """The value of ``LIBTPU_INIT_ARGS`` that makes the compiler write its listings to a directory.
 
-    An unknown flag ends the process, so the worker is started with these and falls back to
-    :func:`plain_dump_flags` when it dies before saying hello.
+    Only the passes that are read, with the source line of every operation. An unknown flag ends the
+    process; the service then goes on with :func:`plain_dump_flags`.
     """
     labels = "|".join(DUMP_LABELS)
-    return f"{plain_dump_flags(directory)} --xla_jf_dump_llo_pass_label_regex=^({labels})$"
+    return (
+        f"{plain_dump_flags(directory)} --xla_jf_dump_llo_pass_label_regex=^({labels})$"
+        " --xla_mosaic_enable_llo_source_annotations=true"
+    )
 
 
 def plain_dump_flags(directory: str) -> str:
-    """Dump flags without the filter on pass labels: slower, understood by every version."""
+    """Dump flags without filter and source lines: slower, understood by every version."""
     return f"--xla_jf_dump_to={directory} --xla_jf_dump_llo_text=true"
 
 
@@ -63,7 +66,8 @@ def settle_platform() -> None:
     import jax
 
     attached = any(
-        next(Path("/dev").glob(pattern), None) for pattern in ("accel*", "vfio/[0-9]*", "nvidia[0-9]*")
+        next(Path("/dev").glob(pattern), None)
+        for pattern in ("accel*", "vfio/[0-9]*", "nvidia[0-9]*")
     )
     if attached or os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms:
         return
@@ -94,8 +98,7 @@ def missing_reason() -> tuple[str, str] | None:
         )
     if compiler_version() is None or importlib.util.find_spec("libtpu") is None:
         return (
-            "the TPU compiler (libtpu) is not installed in this environment "
-            f"({sys.prefix})",
+            f"the TPU compiler (libtpu) is not installed in this environment ({sys.prefix})",
             "install it with: pip install 'jax[tpu]'",
         )
     return None

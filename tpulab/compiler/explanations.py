@@ -10,14 +10,15 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 # lines of these packages are the library's, not the learner's
 _LIBRARY_PATH = re.compile(
-    r"(/site-packages/|/dist-packages/|/lib/python3\.\d+/|<frozen |/tpulab/(?!scratch)"
-    r"(compiler|kernel|grading|simulator|classroom|exercises|cli|ladder)"
-    r"|third_party/|learning/|platforms/)"
+    r"(/site-packages/|/dist-packages/|/lib/python3\.\d+/|^<frozen |^<string>|"
+    + re.escape(str(Path(__file__).parents[1]))
+    + r"/(?!exercises/))"
 )
-_PLACE = re.compile(r'"?((?:/|[A-Za-z]:\\|\.{1,2}/|<ipython-input|<cell)[^":\n]*?)"?:(\d+)(?::\d+)?')
+_PLACE = re.compile(r'"?((?:/|[A-Za-z]:\\|\.{1,2}/)[^":\n]*?\.py|<[^>\n]+>)"?:(\d+)(?::\d+)?')
 _PYTHON_PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 
@@ -179,6 +180,11 @@ def _look_up(
     )
 
 
+def own_text(error: BaseException) -> str:
+    """The text of the error that was raised first, unchanged."""
+    return str(_most_telling(error))
+
+
 def first_sentence(message: str) -> str:
     """The start of a message, short enough for a headline."""
     text = " ".join(message.split())
@@ -220,7 +226,9 @@ def _place_of(error: BaseException) -> str | None:
     for current in reversed(list(_chain(error))):
         frames = traceback.extract_tb(current.__traceback__)
         for frame in reversed(frames):
-            if not _LIBRARY_PATH.search(frame.filename) and not frame.filename.startswith("<frozen"):
+            if not _LIBRARY_PATH.search(frame.filename) and not frame.filename.startswith(
+                "<frozen"
+            ):
                 return f"{frame.filename}:{frame.lineno}"
     return None
 
@@ -228,8 +236,12 @@ def _place_of(error: BaseException) -> str | None:
 _NOISE = (
     (re.compile(r"Mosaic failed to compile TPU kernel with MLIR module name.*?: ", re.DOTALL), ""),
     (re.compile(r"Mosaic failed to compile TPU kernel: "), ""),
+    (re.compile(r"Suspected Python Code Location:.*", re.DOTALL), ""),
     (re.compile(r"Internal error details.*", re.DOTALL), ""),
-    (re.compile(r"(The MLIR operation involved|at location:|Block spec for|note:).*", re.DOTALL), ""),
+    (
+        re.compile(r"(The MLIR operation involved|at location:|Block spec for|note:).*", re.DOTALL),
+        "",
+    ),
     (re.compile(r"^(INTERNAL|INVALID_ARGUMENT|UNIMPLEMENTED|RESOURCE_EXHAUSTED): "), ""),
     (re.compile(r" ?See https?://\S+.*", re.DOTALL), ""),
 )

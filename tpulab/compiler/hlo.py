@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%(?P<name>[^\s(]+) \(.*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(?P<root>ROOT )?%(?P<name>\S+) = (?P<rest>.+)$")
 _OPCODE = re.compile(r"^(?P<opcode>[a-z][\w\-]*)\(")
-_CALLED = re.compile(r"\b(body|condition|calls|to_apply|true_computation|false_computation)=%([^\s,)}]+)")
+_CALLED = re.compile(
+    r"\b(body|condition|calls|to_apply|true_computation|false_computation)=%([^\s,)}]+)"
+)
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _INDEX = re.compile(r"\bindex=(\d+)")
@@ -173,7 +175,12 @@ class Module:
         names = {i.name: i for i in condition}
         counter, bound = (names.get(name) for name in compare.operands)
         direction = _DIRECTION.search(compare.text)
-        if counter is None or bound is None or direction is None or direction[1] not in ("LT", "LE"):
+        if (
+            counter is None
+            or bound is None
+            or direction is None
+            or direction[1] not in ("LT", "LE")
+        ):
             return None
         limit = _constant(bound)
         position = counter.index if counter.opcode == "get-tuple-element" else None

@@ -22,6 +22,10 @@ _SCOPED_CONFIG = re.compile(r'"(used_)?scoped_memory_configs": ?\[([^\]]*)\]')
 _SCOPED_SIZE = re.compile(r'"memory_space": ?"1".*?"size": ?"(\d+)"')
 
 
+# a source place as ``dumps`` leaves it: /work/kernel.py:13:22
+_SOURCE = re.compile(r"(?<=[ :])(/[^*\n]*?\.py:\d+:\d+)(?= )")
+
+
 @dataclass(frozen=True)
 class Allocation:
     """One block of vector memory that the compiler set aside.
@@ -115,6 +119,7 @@ class Piece:
     result_shapes: tuple[ArrayShape, ...]
     listing_name: str | None
     _texts: Mapping[str, bytes] = field(repr=False, compare=False)
+    _moved: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def has_listing(self) -> bool:
@@ -123,10 +128,14 @@ class Piece:
 
     @cached_property
     def listing_text(self) -> str:
-        """The bundle listing as the compiler printed it; empty when there is none."""
+        """The bundle listing as the compiler printed it; empty when there is none.
+
+        An operation's source is a comment ``/* kernel.py:13 */`` behind it.
+        """
         if self.listing_name is None:
             return ""
-        return _text(self._texts, f"final_bundles/{self.listing_name}")
+        text = _text(self._texts, f"final_bundles/{self.listing_name}")
+        return _SOURCE.sub(lambda match: _short_place(self._moved.get(match[1], match[1])), text)
 
     @cached_property
     def listing(self) -> Listing:
@@ -189,6 +198,8 @@ class Program:
             ``temp_bytes``, ``generated_code_bytes``, …
         seconds_to_compile: by the worker's clock, when it was compiled.
         from_cache: whether it was read from the cache.
+        texts: everything the compiler wrote, compressed, by ``<kind>/<piece>``.
+        moved: where source places of a cached listing are now.
         warnings: sentences, e.g. that the cache could not be written.
     """
 
@@ -202,6 +213,7 @@ class Program:
     from_cache: bool
     default_vmem_limit_bytes: int = field(repr=False)
     texts: Mapping[str, bytes] = field(repr=False, compare=False)
+    moved: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     warnings: tuple[str, ...] = ()
 
     @cached_property
@@ -259,6 +271,7 @@ class Program:
             result_shapes=instruction.result,
             listing_name=listing,
             _texts=self.texts,
+            _moved=self.moved,
         )
 
     @property
@@ -311,6 +324,12 @@ def _text(texts: Mapping[str, bytes], key: str) -> str:
     return zlib.decompress(data).decode(errors="replace") if data is not None else ""
 
 
+def _short_place(place: str) -> str:
+    """File name and line of a place with directory and column."""
+    path, line, _ = place.rsplit(":", 2)
+    return f"{path.rpartition('/')[2]}:{line}"
+
+
 def parse_deduplication(text: str) -> dict[str, str]:
     """Which piece's listing stands for which others: member name → listing name."""
     shared: dict[str, str] = {}
@@ -351,21 +370,21 @@ def parse_vmem_report(
         default_limit_bytes: what a kernel may use when it asks for nothing else.
     """
     data = _page_data(html)
-    capacity = data.get("global_info", {}).get("vmem_capacity")
-    breakdowns = data.get("hlo_breakdowns", {})
+    capacity = (data.get("global_info") or {}).get("vmem_capacity")
+    breakdowns = data.get("hlo_breakdowns") or {}
     worst: tuple[int, str] = (0, "")
     by_piece: dict[str, int] = {}
     for name in kernels:
-        blocks = breakdowns.get(name, {}).get("blocks", [])
+        blocks = (breakdowns.get(name) or {}).get("blocks") or []
         used = sum(
             block.get("block_size", 0) for block in blocks if block.get("block_type") == "SCOPED"
         )
         by_piece[name] = used
         worst = max(worst, (used, name))
     allocations: list[Allocation] = []
-    for block in breakdowns.get(worst[1], {}).get("blocks", []):
+    for block in (breakdowns.get(worst[1]) or {}).get("blocks") or []:
         if block.get("block_type") == "SCOPED":
-            allocations.extend(_allocation(entry) for entry in block.get("allocations", []))
+            allocations.extend(_allocation(entry) for entry in block.get("allocations") or [])
     asked = [size for text in kernels.values() if (size := _asked_limit(text))]
     return VmemReport(
         used_bytes=worst[0],

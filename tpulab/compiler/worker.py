@@ -47,7 +47,9 @@ class Worker:
         dumps.clear(self.directory)
         started = time.perf_counter()
         try:
-            compiled = self._compile(request["topology"], segments["artifact"])
+            compiled = self._compile(
+                request["topology"], segments["artifact"], request.get("mesh", []), request["name"]
+            )
             seconds = time.perf_counter() - started
             found = dumps.collect(self.directory)
         except Exception as error:
@@ -65,35 +67,50 @@ class Worker:
             "memory": _memory(compiled),
         }, found
 
-    def _compile(self, topology: str, data: bytes) -> Any:
+    def _compile(
+        self, topology: str, data: bytes, mesh_axes: list[tuple[str, int, str]], name: str
+    ) -> Any:
         import jax
         import numpy
         from jax import export
-        from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+        from jax.sharding import (
+            AxisType,
+            Mesh,
+            NamedSharding,
+            PartitionSpec,
+            SingleDeviceSharding,
+        )
 
         devices = self.topology(topology).devices
         exported = export.deserialize(bytearray(data))
         count = exported.nr_devices
-        one: Any
+        places: list[Any]
         results: Any
         if count == 1:
-            one = SingleDeviceSharding(devices[0])
-            places = [one] * len(exported.in_avals)
-            results = one
+            results = SingleDeviceSharding(devices[0])
+            places = [results] * len(exported.in_avals)
         else:
-            mesh = Mesh(numpy.array(devices[:count]), ("_device",))
-            one = NamedSharding(mesh, PartitionSpec())
-            places = [place or one for place in exported.in_shardings_jax(mesh)]
-            results = [place or one for place in exported.out_shardings_jax(mesh)]
+            axes = mesh_axes or [("_device", count, "Auto")]
+            mesh = Mesh(
+                numpy.array(devices[:count]).reshape([size for _, size, _ in axes]),
+                tuple(axis for axis, _, _ in axes),
+                axis_types=tuple(AxisType[kind] for _, _, kind in axes),
+            )
+            everywhere = NamedSharding(mesh, PartitionSpec())
+            places = [place or everywhere for place in exported.in_shardings_jax(mesh)]
+            results = jax.tree.unflatten(exported.out_tree, exported.out_shardings_jax(mesh))
         leaves = [
             jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=place)
             for aval, place in zip(exported.in_avals, places, strict=True)
         ]
         positional, keywords = jax.tree.unflatten(exported.in_tree, leaves)
-        if count > 1:
-            results = jax.tree.unflatten(exported.out_tree, results)
+
+        def call(*positional: Any, **keywords: Any) -> Any:
+            return exported.call(*positional, **keywords)
+
+        call.__name__ = call.__qualname__ = name
         lowered = (
-            jax.jit(exported.call, out_shardings=results)
+            jax.jit(call, out_shardings=results)
             .trace(*positional, **keywords)
             .lower(lowering_platforms=("tpu",))
         )
