@@ -56,15 +56,21 @@ class Generator:
         address_of: gives the address of an allocation's name.
         careful: whether unknown values can occur.
         operands: for each ``inlined_call_operand``, by its value's name, the expression of its value.
+        delay_slots: how many bundles still issue after a branch.
     """
 
     def __init__(
-        self, listing: Listing, address_of: Any, careful: bool, operands: dict[str, str]
+        self,
+        listing: Listing,
+        address_of: Any,
+        careful: bool,
+        operands: dict[str, str],
+        delay_slots: int,
     ) -> None:
         self.listing = listing
         self.careful = careful
         self.operands = operands
-        self.blocks = flow.blocks_of(listing)
+        self.blocks = flow.blocks_of(listing, delay_slots)
         self.plain = flow.plain_cells(listing)
         flow.find_live(self.blocks, self.plain)
         self.translator = Translator(address_of, careful)

@@ -28,6 +28,7 @@ class Constants:
         dma_latency_cycles: from the last byte served to the change of the sync flag.
         single_stream_fraction: the part of the bandwidth that one transfer alone can reach.
         local_bytes_per_cycle: bandwidth of moves that do not touch the HBM.
+        branch_delay_slots: bundles that still issue after a branch.
         run_overhead_bytes: what each run of contiguous bytes costs besides its bytes.
         latency_cycles: by family of operation (see ``opcodes.py``).
         occupancy_cycles: by family of operation.
@@ -46,6 +47,7 @@ class Constants:
     single_stream_fraction: float
     local_bytes_per_cycle: float
     run_overhead_bytes: float
+    branch_delay_slots: int
     latency_cycles: Mapping[str, int]
     occupancy_cycles: Mapping[str, int]
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -118,7 +120,7 @@ def constants_for(chip: str) -> Constants:
     table = _table()
     how = table["how"]
     merged: dict[str, dict[str, Any]] = {}
-    for part in ("latency_cycles", "occupancy_cycles", "dma"):
+    for part in ("latency_cycles", "occupancy_cycles", "dma", "flow"):
         merged[part] = {**table["default"].get(part, {}), **table.get(facts.name, {}).get(part, {})}
     sources = {
         f"{part}.{name}": f"{entry['value']} {entry.get('unit', 'cycles')}: {how[entry['how']]}"
@@ -146,6 +148,7 @@ def constants_for(chip: str) -> Constants:
         single_stream_fraction=dma["single_stream_fraction"],
         local_bytes_per_cycle=dma["local_bytes_per_cycle"],
         run_overhead_bytes=dma["run_overhead_bytes"],
+        branch_delay_slots=int(merged["flow"]["branch_delay_slots"]["value"]),
         latency_cycles={k: int(v["value"]) for k, v in merged["latency_cycles"].items()},
         occupancy_cycles={k: int(v["value"]) for k, v in merged["occupancy_cycles"].items()},
         sources=sources,

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from tpulab.compiler.listing import Bundle, Listing, Op, Predicate, register
 from tpulab.simulator.opcodes import Kind, classify
 
-DELAY_SLOTS = 4
-"""Bundles that still issue after a branch (the listings of all generations show four)."""
-
 _ALLOCATION = re.compile(r"#(allocation\d+\w*)(?:\s*\+\s*\$?(0x[0-9a-f]+|\d+))?")
 _DIRECT = re.compile(r"\[smem:\[#(allocation\d+\w*)(?:\s*\+\s*\$?(0x[0-9a-f]+|\d+))?\]\]$")
 
@@ -47,8 +44,8 @@ class Block:
     live_out: set[str] = field(default_factory=set)
 
 
-def blocks_of(listing: Listing) -> list[Block]:
-    """Cut a listing into basic blocks.
+def blocks_of(listing: Listing, delay_slots: int) -> list[Block]:
+    """Cut a listing into basic blocks. ``delay_slots`` bundles still issue after a branch.
 
     A block may share its last bundles with the next one, when control can also enter in the middle
     of a branch's delay slots.
@@ -71,7 +68,7 @@ def blocks_of(listing: Listing) -> list[Block]:
             if entry is None:
                 raise FlowError(f"the branch {op.text!r} in bundle {index:#x}")
             leaders.add(entry)
-            leaders.add(index + DELAY_SLOTS + 1)
+            leaders.add(index + delay_slots + 1)
     starts = sorted(leader for leader in leaders if leader < count)
     number_of = {start: number for number, start in enumerate(starts)}
     blocks = []
@@ -81,10 +78,10 @@ def blocks_of(listing: Listing) -> list[Block]:
         while end < count and (end == start or end not in number_of):
             if end in branch_at:
                 branch = branch_at[end]
-                for slot in range(end + 1, end + DELAY_SLOTS + 1):
+                for slot in range(end + 1, end + delay_slots + 1):
                     if slot in branch_at:
                         raise FlowError(f"a branch in the delay slots of bundle {end:#x}")
-                end += DELAY_SLOTS + 1
+                end += delay_slots + 1
                 break
             end += 1
         block = Block(number, start, bundles[start : min(end, count)], depth=bundles[start].depth)

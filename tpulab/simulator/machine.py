@@ -135,7 +135,9 @@ class Machine:
             else:
                 values[operand.value] = "UNKNOWN"
         try:
-            code = Generator(self.listing, self.book, careful, values).generate()
+            code = Generator(
+                self.listing, self.book, careful, values, self.constants.branch_delay_slots
+            ).generate()
         except (Untranslatable, FlowError) as error:
             raise SimulationRefused(
                 f"{self.name} can't be run: {error} is not known to the simulator",

@@ -82,6 +82,7 @@ _SCALAR_STEMS = {
     "snot",
     "sneg",
     "sshll",
+    "sshllo",
     "sshra",
     "sshrl",
     "smin",
@@ -270,9 +271,9 @@ def classify(opcode: str) -> OpClass:
             )
         unit = "eup" if "eup" in opcode else "xlu"
         return OpClass(Kind.VECTOR, unit + "_pop", "pop")
-    if stem in ("vld", "vlds"):
+    if stem in ("vld", "vlds", "cld"):
         return OpClass(Kind.VECTOR, "load", "load")
-    if stem in ("vst", "vsts", "vstx"):
+    if stem in ("vst", "vsts", "vstx", "cst"):
         return OpClass(Kind.VECTOR, "store", "store")
     if stem in ("vpush", "vtos"):
         return OpClass(Kind.VECTOR, "vpu", "vector_to_scalar")

@@ -128,6 +128,7 @@ HELPERS: dict[str, Any] = {
     "wrap": wrap,
     "UNKNOWN": UNKNOWN,
     "shl": _shift_left,
+    "shlo": lambda a, n: wrap(a << n | (1 << n) - 1) if 0 <= n < 32 else -1,
     "shrl": _shift_right_logical,
     "shra": _shift_right_arithmetic,
     "sdiv": _divide,
@@ -280,6 +281,8 @@ class Translator:
             return f"smax({arguments[0]}, -{arguments[0]})", True
         if stem in ("sshll", "sshrl", "sshra"):
             return self._shift(stem, arguments)
+        if stem == "sshllo":
+            return f"shlo({arguments[0]}, {arguments[1]})", False
         if stem in ("smin", "smax"):
             return f"{'u' if unsigned else 's'}{stem[1:]}({', '.join(arguments)})", False
         if stem in ("sdiv", "srem"):
