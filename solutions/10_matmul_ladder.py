@@ -237,7 +237,7 @@ assert verdict.top_rung, str(verdict)
 # You are at the 6 % of the question. The ladder says why: each rung adds one reason why a real program
 # is slower than the one above it.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 when_written(
     lambda: visual.ladder_waterfall(tpulab.ladder(grid, *matrices(1024, 1024, 1024), chip=chip))
 )
@@ -405,7 +405,7 @@ assert verdict.top_rung, str(verdict)
 # %% [markdown]
 # Now the first kernel and the last one on the same ladder. Which rung became short?
 
-# %%
+# %% tags=["nbval-ignore-output"]
 when_written(
     lambda: visual.ladder_waterfall(tpulab.ladder(best, *matrices(4096, 4096, 4096), chip=chip))
 )
@@ -463,7 +463,7 @@ tpulab.check("matmul.bf16_scratch", patient_a, chips=[chip], record=False)
 # **Patient B** is right, and slower than it should be. Its blocks are as large as yours.
 
 
-# %% jupyter={"source_hidden": true}
+# %% jupyter={"source_hidden": true} tags=["nbval-ignore-output"]
 def patient_b(lhs, rhs):
     (m, k), n = lhs.shape, rhs.shape[1]
     block = 512

@@ -1,5 +1,8 @@
 """A lab's source becomes two notebooks, the same ones every time."""
 
+# the headers of cells are one line, as jupytext reads them
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import json

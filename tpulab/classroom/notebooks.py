@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -120,7 +121,11 @@ def run_notebook(
 
     error = None
     begin = time.monotonic()
-    with _importable_by_kernels(), _quiet_asyncio():
+    with (
+        environment_variable("PYTHONPATH", kernel_python_path()),
+        _quiet_papermill(),
+        tempfile.TemporaryDirectory(prefix="tpulab-run-", dir=_short_folder()) as sockets,
+    ):
         try:
             papermill.execute_notebook(
                 str(notebook),
@@ -133,6 +138,7 @@ def run_notebook(
                 log_output=False,
                 execution_timeout=cell_timeout_seconds,
                 start_timeout=120,
+                **_private_kernel(sockets),
             )
         except papermill.PapermillExecutionError as raised:
             error = CellError(_failed_cell(output), f"{raised.ename}: {raised.evalue}")
@@ -163,22 +169,51 @@ def nbval_arguments(*notebooks: Path, sanitizer: Path, cell_timeout_seconds: int
 
 
 @contextlib.contextmanager
-def _importable_by_kernels() -> Iterator[None]:
-    """Let the kernel import the very tpulab that runs it, installed or not."""
-    before = os.environ.get("PYTHONPATH")
-    here = str(Path(__file__).resolve().parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join([here, before] if before else [here])
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for the time of a ``with`` block; kernels inherit it."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ["PYTHONPATH"]
+            del os.environ[name]
         else:
-            os.environ["PYTHONPATH"] = before
+            os.environ[name] = before
+
+
+def kernel_python_path() -> str:
+    """PYTHONPATH with which a kernel imports the very tpulab that runs it, installed or not."""
+    here = str(Path(__file__).resolve().parents[2])
+    before = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([here, before] if before else [here])
+
+
+def _short_folder() -> str | None:
+    # a Unix socket's path has at most 107 bytes, and temporary folders can be deep
+    return "/tmp" if os.name == "posix" and os.access("/tmp", os.W_OK) else None
+
+
+def _private_kernel(folder: str) -> dict[str, Any]:
+    """Options that let papermill talk to the kernel through sockets in a folder of our own.
+
+    Over TCP, which is the default, other users of the machine could listen, and every kernel
+    starts with a warning that says so.
+    """
+    if os.name != "posix":
+        return {}
+    from jupyter_client.manager import AsyncKernelManager
+
+    class PrivateKernelManager(AsyncKernelManager):
+        def __init__(self, **options: Any) -> None:
+            options.setdefault("connection_file", os.path.join(folder, "kernel.json"))
+            super().__init__(transport="ipc", **options)
+
+    return {"kernel_manager_class": PrivateKernelManager}
 
 
 @contextlib.contextmanager
-def _quiet_asyncio() -> Iterator[None]:
+def _quiet_papermill() -> Iterator[None]:
     import logging
 
     logger = logging.getLogger("papermill")

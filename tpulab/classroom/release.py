@@ -369,12 +369,16 @@ def _execute(notebook: Notebook, lab: Lab) -> tuple[Notebook, float]:
     """Run a solution and keep what its cells put out, without a trace of when and where."""
     import tempfile
 
-    from tpulab.classroom.notebooks import run_notebook
+    from tpulab.classroom.notebooks import environment_variable, run_notebook
 
     with tempfile.TemporaryDirectory(prefix="tpulab-release-") as folder:
         unsolved = Path(folder) / f"{lab.name}.ipynb"
         unsolved.write_text(to_json(notebook), encoding="utf-8")
-        run = run_notebook(unsolved, Path(folder) / "run.ipynb", working_folder=lab.solution.parent)
+        # the table of attempts must show this run's and nobody else's
+        with environment_variable("TPULAB_HOME", str(Path(folder) / "home")):
+            run = run_notebook(
+                unsolved, Path(folder) / "run.ipynb", working_folder=lab.solution.parent
+            )
         if run.error:
             raise ReleaseError(
                 f"the solution of {lab.name} fails in cell {run.error.cell_id}",

@@ -1,0 +1,115 @@
+"""The ladder as a waterfall: from what is possible to what is predicted, loss by loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tpulab.errors import UsageError
+from tpulab.visual.figure import Figure, seconds_text
+from tpulab.visual.svg import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, Drawing
+
+_LEFT, _WIDTH, _ROW = 132.0, 400.0, 44.0
+# one colour and one direction of hatching a rung, so that a bar is known by either
+_LOOKS = {
+    "speed of light": (GREEN, None),
+    "traffic": (SKY, 45),
+    "tile padding": (PURPLE, 135),
+    "schedule": (ORANGE, 0),
+    "pipeline": (VERMILLION, 90),
+    "measured": (BLUE, 20),
+}
+
+
+def ladder_waterfall(ladder: Any) -> Figure:
+    """Draw the rungs of a ladder for one chip.
+
+    Every bar starts where the one above it ends: its coloured part is the time that this rung's
+    cause adds. The last bar's end is the predicted time.
+
+    Args:
+        ladder: what `tpulab.ladder` returns for one chip.
+
+    Raises:
+        UsageError: the ladder has no rungs, because the chip refused the kernel.
+    """
+    rungs = list(ladder.rungs)
+    if not rungs:
+        raise UsageError(
+            f"there is no ladder to draw for {ladder.chip}", why=str(ladder.refusal or "no rungs")
+        )
+    longest = max(rung.seconds for rung in rungs)
+    bound = rungs[0].seconds
+    drawing = Drawing(_LEFT + _WIDTH + 340.0, 26.0 + _ROW * len(rungs) + 12.0)
+    drawing.text(_LEFT, 12, "0", size=11)
+    drawing.text(_LEFT + _WIDTH, 12, seconds_text(longest), anchor="end", size=11)
+    drawing.line(_LEFT, 18, _LEFT + _WIDTH, 18, opacity=0.5)
+    before = 0.0
+    for number, rung in enumerate(rungs):
+        y = 26.0 + _ROW * number
+        start, end = (_LEFT + _WIDTH * seconds / longest for seconds in (before, rung.seconds))
+        colour, angle = _LOOKS.get(rung.name, (BLUE, 60))
+        fill = colour if angle is None else drawing.hatch(colour, angle)
+        drawing.text(0, y + 17, rung.name, bold=True)
+        drawing.rectangle(_LEFT, y + 2, start - _LEFT, 20, stroke="currentColor", opacity=0.25)
+        drawing.rectangle(
+            start,
+            y + 2,
+            max(end - start, 1.5),
+            20,
+            fill=fill,
+            stroke="currentColor",
+            tooltip=f"{rung.name}: {seconds_text(rung.seconds)}. {rung.cause}",
+        )
+        share = f"{bound / rung.seconds:.0%} of the best" if rung.seconds else ""
+        x = _LEFT + _WIDTH + 12
+        drawing.text(x, y + 11, f"{seconds_text(rung.seconds)}   {share}", size=12)
+        for line, text in enumerate(_wrapped(rung.cause or "", 58)[:2]):
+            drawing.text(x, y + 25 + 13 * line, text, size=10.5)
+        before = rung.seconds
+    alt = _sentence(ladder, rungs)
+    return Figure(
+        title=f"Ladder on {ladder.chip}",
+        alt=alt,
+        svg=drawing.render(alt),
+        header=("rung", "time", "of the best", "added", "cause"),
+        rows=tuple(
+            (
+                rung.name,
+                seconds_text(rung.seconds),
+                f"{bound / rung.seconds:.0%}" if rung.seconds else "",
+                "" if not number else "+" + seconds_text(rung.seconds - rungs[number - 1].seconds),
+                rung.cause or "",
+            )
+            for number, rung in enumerate(rungs)
+        ),
+    )
+
+
+def _sentence(ladder: Any, rungs: Sequence[Any]) -> str:
+    added = [
+        (after.seconds - before.seconds, after)
+        for before, after in zip(rungs, rungs[1:], strict=False)
+    ]
+    last = rungs[-1]
+    text = (
+        f"On {ladder.chip}, {seconds_text(rungs[0].seconds)} would be the best and "
+        f"{seconds_text(last.seconds)} is {'measured' if last.name == 'measured' else 'predicted'}"
+    )
+    if added and max(added, key=lambda pair: pair[0])[0] > 0:
+        loss, rung = max(added, key=lambda pair: pair[0])
+        text += f"; the largest loss is {seconds_text(loss)} at “{rung.name}”"
+        advice = getattr(rung, "advice", None)
+        if advice:
+            text += f". To try: {advice[0].lower()}{advice[1:].rstrip('.')}"
+    return text + "."
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
