@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     """Answer the request of a file and leave the answer in another."""
     request_file, answer_file, descriptor = arguments
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
-    _die_with_parent()
+    _die_with_parent(request["parent"])
     _limit_memory(request.get("memory_bytes"))
     phases = _Phases(int(descriptor))
     try:
@@ -53,20 +53,19 @@ def main(arguments: Sequence[str]) -> int:
     os._exit(0)
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     """On Linux, ask the kernel to end this process when its parent is killed."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes
     import signal
 
-    parent = os.getppid()
     set_parent_death_signal = 1
     try:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
     except (OSError, AttributeError):
         return
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it was killed before the kernel knew
         os._exit(1)
 
 
@@ -87,9 +86,15 @@ def _limit_memory(limit_bytes: int | None) -> None:
 def _load(request: dict[str, Any], phases: _Phases) -> tuple[Any, tuple[Any, ...]]:
     """The function of a request and its arguments."""
     phases.enter("load")
-    from tpulab.kernel import load_function, parse_argument
+    from tpulab.kernel import LoadError, load_function, parse_argument
 
-    function, make_arguments = load_function(request["target"])
+    try:
+        function, make_arguments = load_function(request["target"])
+    except LoadError as error:
+        if error.__cause__ is not None:
+            raise  # the file itself failed
+        # the file is fine and holds no such function: a slip on the command line
+        raise UsageError(error.what, why=error.why, hint=error.hint, where=error.where) from None
     if request["arguments"]:
         arguments = tuple(parse_argument(text) for text in request["arguments"])
     elif make_arguments is not None:

@@ -7,6 +7,7 @@ import concurrent.futures
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,18 @@ from typing import Any
 from tpulab.commands.options import check_target, chip_names
 from tpulab.commands.supervise import Limits, UserCodeError, run_supervised
 from tpulab.errors import UsageError
+
+_FIGURES = (
+    "bound_seconds",
+    "predicted_seconds",
+    "rungs",
+    "cycles",
+    "hbm_bytes",
+    "stall_seconds",
+    "vmem_bytes",
+    "spills",
+    "limiting_unit",
+)
 
 
 def ladder(options: argparse.Namespace) -> int:
@@ -25,6 +38,7 @@ def ladder(options: argparse.Namespace) -> int:
     jobs = min(options.jobs or os.cpu_count() or 1, len(chips))
     groups = [chips[start::jobs] for start in range(jobs)]
     say = _progress(quiet=options.json)
+    stop = threading.Event()
 
     def answer(group: list[str]) -> dict[str, Any]:
         request = {
@@ -35,12 +49,16 @@ def ladder(options: argparse.Namespace) -> int:
             "trace": bool(trace_files),
         }
         try:
-            return run_supervised(request, limits, say)
+            return run_supervised(request, limits, say, stop)
         except UserCodeError as error:
             return _refused(options, group, error)
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        answers = list(pool.map(answer, groups))
+        try:
+            answers = list(pool.map(answer, groups))
+        except BaseException:
+            stop.set()  # Ctrl-C reaches this thread only; the others end their children
+            raise
     say("")
     merged = _merge(answers, chips)
     for chip, file in trace_files.items():
@@ -75,15 +93,17 @@ def _merge(answers: list[dict[str, Any]], chips: list[str]) -> dict[str, Any]:
 
 def _refused(options: argparse.Namespace, group: list[str], error: UserCodeError) -> dict[str, Any]:
     """The answer for code that failed before any chip could be asked."""
-    from tpulab.ladder import refused_entry
-
     stage = "trace" if error.stage in ("start", "load") else error.stage
+    # what a chip's entry looks like is the schema's business; every figure is null here
+    entry = dict.fromkeys(_FIGURES) | {"warnings": []}
     return {
         "json": {
             "function": options.target,
             "arguments": options.args,
             "compiler_version": None,
-            "chips": {chip: refused_entry(stage, str(error)) for chip in group},
+            "chips": {
+                chip: {**entry, "refusal": {"stage": stage, "reason": str(error)}} for chip in group
+            },
         },
         "texts": {chip: f"{options.target} on {chip}: {error}" for chip in group},
         "traces": {},

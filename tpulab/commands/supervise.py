@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ def run_supervised(
     request: Mapping[str, Any],
     limits: Limits,
     on_phase: Callable[[str], None] = lambda phase: None,
+    stop: threading.Event | None = None,
 ) -> dict[str, Any]:
     """Let a child answer a request.
 
@@ -84,6 +86,7 @@ def run_supervised(
         request: JSON-able; ``request["task"]`` names a function in ``commands.child``.
         limits: time, memory and output.
         on_phase: called with the name of each phase the child enters.
+        stop: when set by another thread, the child is ended and KeyboardInterrupt raised.
 
     Returns:
         the child's answer.
@@ -96,10 +99,11 @@ def run_supervised(
         answer_file = Path(folder) / "answer.json"
         request_file = Path(folder) / "request.json"
         request_file.write_text(
-            json.dumps({**request, "memory_bytes": limits.memory_bytes}), encoding="utf-8"
+            json.dumps({**request, "memory_bytes": limits.memory_bytes, "parent": os.getpid()}),
+            encoding="utf-8",
         )
         with _child(request_file, answer_file) as (process, phases):
-            watch = _Watch(process, phases, limits, on_phase)
+            watch = _Watch(process, phases, limits, on_phase, stop or threading.Event())
             watch.until_end()
         try:
             answer = json.loads(answer_file.read_text(encoding="utf-8"))
@@ -177,11 +181,13 @@ class _Watch:
         phases: int,
         limits: Limits,
         on_phase: Callable[[str], None],
+        stop: threading.Event,
     ) -> None:
         self.process = process
         self.phases = phases
         self.limits = limits
         self.on_phase = on_phase
+        self.stop = stop
         self.phase = "start"
         self.shown_bytes = 0
         self.dropped_bytes = 0
@@ -205,6 +211,8 @@ class _Watch:
                 if left <= 0:
                     self.timed_out = True
                     break
+                if self.stop.is_set():
+                    raise KeyboardInterrupt
                 # short waits: a grandchild may hold the pipes open after the child has ended
                 ready = selector.select(min(left, 0.2))
                 if not ready and self.process.poll() is not None:
