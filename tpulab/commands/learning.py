@@ -4,60 +4,42 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
-from tpulab.errors import UnknownNameError, UsageError
+from tpulab.errors import UnknownNameError
 
 
 def list_exercises(options: argparse.Namespace) -> int:
     """Print the exercises with how far the learner has come."""
-    from tpulab.exercises import exercises
     from tpulab.grading import progress
 
-    done = progress()
-    found = exercises(options.track)
+    found = progress(options.track)
     if options.json:
-        rows = [
-            {"name": e.name, "title": e.title, "chips": list(e.chips), **done.entry(e.name)}
-            for e in found
-        ]
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(found.to_dict(), indent=2))
         return 0
-    width = max(len(exercise.name) for exercise in found)
-    for exercise in found:
-        print(f"{exercise.name:<{width}}  {done.summary(exercise.name):<24}  {exercise.title}")
-    print("\ncheck an answer with  tpulab check NAME FILE.py; stuck?  tpulab hint NAME")
+    print(found)
+    print("\ncheck an answer:  tpulab check NAME FILE.py      stuck?  tpulab hint NAME")
     return 0
 
 
 def check(options: argparse.Namespace) -> int:
     """Check an answer; 0 when it passed, 1 when it did not."""
+    from tpulab.commands.options import check_target
     from tpulab.exercises import get_exercise
-    from tpulab.grading import check as check_answer
+    from tpulab.grading import check_file
 
     exercise = get_exercise(options.name)
-    file, function = _answer(options.answer, exercise.function_name)
-    chips = None
-    if options.chip:
-        from tpulab.commands.options import chip_names
-
-        chips = chip_names(options.chip)
-    verdict = check_answer(exercise.name, f"{file}:{function}", chips=chips, quiet=options.json)
+    file, colon, function = options.answer.rpartition(":")
+    if not colon or not function.isidentifier():
+        file, function = options.answer, exercise.function_name
+    check_target(f"{file}:{function}")
+    verdict = check_file(
+        exercise.name, file, function=function, chips=options.chip, quiet=options.json
+    )
     if options.json:
         print(verdict.to_json(indent=2))
     if verdict.interrupted:
-        return 130
+        raise KeyboardInterrupt
     return 0 if verdict.passed else 1
-
-
-def _answer(text: str, default_function: str) -> tuple[str, str]:
-    file, colon, function = text.rpartition(":")
-    if not colon or not function.isidentifier():
-        file, function = text, default_function
-    from tpulab.commands.options import check_target
-
-    check_target(f"{file}:{function}")
-    return file, function
 
 
 def hint(options: argparse.Namespace) -> int:
@@ -70,33 +52,29 @@ def hint(options: argparse.Namespace) -> int:
 
 def solution(options: argparse.Namespace) -> int:
     """Print a solution."""
-    from tpulab.grading import solution as show
+    from tpulab.grading import solution as solution_of
 
-    print(show(options.name))
+    print(solution_of(options.name, reveal=options.reveal))
     return 0
 
 
 def reset(options: argparse.Namespace) -> int:
     """Forget an exercise, or put a fresh copy of a lab beside the old one."""
-    from tpulab.classroom.release import labs as _  # noqa: F401
     from tpulab.exercises import exercises
 
+    name = options.name.removesuffix(".ipynb")
     names = [exercise.name for exercise in exercises()]
-    if options.name in names:
-        from tpulab.grading import progress
+    if name in names:
+        from tpulab.grading import reset as forget
 
-        progress().reset(options.name)
-        print(f"{options.name}: forgotten")
+        print(forget(name))
         return 0
-    if "." in options.name and not Path(options.name).suffix == ".ipynb":
-        raise UnknownNameError("exercise", options.name, names)
+    if "." in name:
+        raise UnknownNameError("exercise", name, names)
     from tpulab.classroom import reset_lab
 
-    fresh, backup = reset_lab(options.name.removesuffix(".ipynb"), options.folder)
+    fresh, backup = reset_lab(name, options.folder)
     print(f"fresh copy: {fresh}")
     if backup is not None:
-        print(f"yours, kept: {backup}")
+        print(f"what you had: {backup}")
     return 0
-
-
-__all__ = ["check", "hint", "list_exercises", "reset", "solution", "UsageError"]

@@ -199,8 +199,6 @@ def _learning(verbs: Any) -> None:
         help="your file; the function is named like the exercise unless you say otherwise",
     )
     _chip_option(parser, None)
-    parser.add_argument("--deadline", type=_positive, metavar="SECONDS", help=argparse.SUPPRESS)
-    parser.add_argument("--memory", type=_positive, metavar="GIB", help=argparse.SUPPRESS)
     _json_option(parser)
 
     parser = _verb(verbs, "hint", "learning:hint", "show the next hint for an exercise")
@@ -209,7 +207,7 @@ def _learning(verbs: Any) -> None:
 
     parser = _verb(verbs, "solution", "learning:solution", "show the solution of an exercise")
     parser.add_argument("name", help="the exercise")
-    parser.add_argument("--anyway", action="store_true", help="also before you have passed it")
+    parser.add_argument("--reveal", action="store_true", help="also before you have passed it")
 
     parser = _verb(
         verbs,
