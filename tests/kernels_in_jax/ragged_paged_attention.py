@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as ragged
 
-QUERY_HEADS, KV_HEADS, HEAD = 32, 8, 128
+# one chip's share of 32 query and 8 key/value heads over four chips
+QUERY_HEADS, KV_HEADS, HEAD = 8, 2, 128
 TOKENS, SEQUENCES = 1024, 16
-PAGE, CONTEXT = 32, 8192
+PAGE, CONTEXT = 64, 8192
 PAGES_PER_SEQUENCE = CONTEXT // PAGE
-PAGES_PER_BLOCK, QUERIES_PER_BLOCK = 16, 64
+PAGES_PER_BLOCK, QUERIES_PER_BLOCK = 8, 32
 # two prompts being read in (one whole, one in its second chunk), then single-token decoding
 QUERY_LENGTHS = (500, 300, 1, 1, 1, 1, 1, 1)
 KV_LENGTHS = (500, 1300, 8192, 4000, 1, 2048, 777, 6001)
@@ -38,7 +39,6 @@ def ragged_paged_attention(
         sm_scale=HEAD**-0.5,
         num_kv_pages_per_block=PAGES_PER_BLOCK,
         num_queries_per_block=QUERIES_PER_BLOCK,
-        vmem_limit_bytes=64 * 1024 * 1024,
     )
 
 
