@@ -213,7 +213,7 @@ class Generator:
             kind = classify(op.opcode)
             if kind.kind is Kind.NOTHING:
                 continue
-            values = [value for value in _values(op)]
+            values = list(_values(op))
             for value in values:
                 name = register(value)
                 if name in written and written[name] != value and name[0] in "sp":

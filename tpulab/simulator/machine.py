@@ -61,6 +61,23 @@ class Options:
     max_cycles: float = 1e12
 
 
+def _core_numbers(listing: Listing) -> list[str]:
+    """Values pushed towards the scalar core that hold the number of the core it runs on.
+
+    Where one device has two cores, a kernel asks for it (``vpush.ccrf``, ``vpop.ccrf``, ``vpush``,
+    ``spop``) to take its half of the grid.
+    """
+    numbers: set[str] = set()
+    pushed: list[str] = []
+    for bundle in listing.bundles:
+        for op in bundle.ops:
+            if op.opcode == "vpop.ccrf" and op.value:
+                numbers.add(op.value)
+            elif op.opcode == "vpush" and op.value and op.operands and op.operands[0] in numbers:
+                pushed.append(op.value)
+    return pushed
+
+
 class Machine:
     """Runs one listing on one core.
 
@@ -118,7 +135,7 @@ class Machine:
         self.busy_in = self.busy_out = 0.0
         self._flag_labels: dict[int, str] = {}
         self._recent_waits: deque[tuple[int, str, float]] = deque(maxlen=64)
-        self._popped: dict[str, Any] = {}
+        self._popped: dict[str, Any] = dict.fromkeys(_core_numbers(listing), 0)
         self.steps = 0
 
     # ---- preparation -------------------------------------------------------------------------
@@ -154,8 +171,11 @@ class Machine:
         for operand in self.operands:
             if operand.space in ("", "smem") and operand.index not in self.scalars:
                 return True
+        known = set(_core_numbers(self.listing))
         for bundle in self.listing.bundles:
             for op in bundle.ops:
+                if op.opcode == "spop" and op.operands and op.operands[0] in known:
+                    continue
                 if op.opcode == "spop" or op.opcode.endswith("_to_smem"):
                     return True
                 if op.opcode.startswith("dma.general"):

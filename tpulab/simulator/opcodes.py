@@ -246,7 +246,7 @@ def classify(opcode: str) -> OpClass:
         return OpClass(Kind.WAIT, "dma", "dma_wait")
     if opcode.startswith("vsyncmov"):
         return OpClass(Kind.SYNC, "scalar", "sync_read")
-    if stem.startswith("vsync") or stem.startswith("ssync"):
+    if stem.startswith(("vsync", "ssync")):
         return OpClass(Kind.SYNC, "scalar", "sync")
     if opcode == "vpop.sfrf":
         return OpClass(Kind.SCALAR, "scalar", "scalar_pop")

@@ -211,7 +211,7 @@ class Translator:
         name = register(text)
         if name is not None:
             return name
-        if text.startswith("[") or text.startswith("#"):
+        if text.startswith(("[", "#")):
             return self.address(text.strip("[]"))
         try:
             return str(wrap(int(text.lstrip("$"), 0)))
