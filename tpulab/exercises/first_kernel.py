@@ -162,7 +162,7 @@ ADD_BLOCKS = Exercise(
     ),
     faithful=(_f32(1024, 128), _f32(1024, 128)),
     speed=(_f32(8192, 1024), _f32(8192, 1024)),
-    rungs=(Rung("it streams", 0.1), Rung("half of the bandwidth", 0.5), Rung("in practice", 0.8)),
+    rungs=(Rung("it streams", 0.1), Rung("half of the bandwidth", 0.5), Rung("in practice", 0.75)),
     hints=(
         "`grid=(pl.cdiv(rows, block_rows),)` runs the kernel once for each block of rows.",
         "`pl.BlockSpec((block_rows, cols), lambda i: (i, 0))`: the map returns *block* indices, "
@@ -177,7 +177,7 @@ ADD_BLOCKS = Exercise(
         _wrong("add_blocks_first_only", "correct", "index map ignores the grid", "index map"),
         _wrong("add_blocks_floor", "correct", "last ragged block left out", "never written"),
         _wrong("add_blocks_tiny", "fast", "blocks of one tile row", "step", "block"),
-        _wrong("add_blocks_out_of_range", "legal", "block index out of range", "range", "beyond"),
+        _wrong("add_blocks_out_of_range", "legal", "block index out of range", "index map"),
     ),
     suspects=_BLOCK_SUSPECTS,
 )
@@ -210,7 +210,7 @@ SCALE_ADD = Exercise(
     ),
     faithful=(_f32(1), _f32(1024, 128), _f32(1024, 128)),
     speed=(_f32(1), _f32(8192, 1024), _f32(8192, 1024)),
-    rungs=(Rung("it streams", 0.1), Rung("half of the bandwidth", 0.5), Rung("in practice", 0.8)),
+    rungs=(Rung("it streams", 0.1), Rung("half of the bandwidth", 0.5), Rung("in practice", 0.75)),
     hints=(
         "A BlockSpec may name a memory space instead of a block: "
         "`pl.BlockSpec(memory_space=pltpu.SMEM)`.",
@@ -266,11 +266,11 @@ COLUMN_SUM = Exercise(
     cases=(
         Case("whole blocks", (_f32(2048, 256),), ("random", "ramp", "ones")),
         Case("ragged rows", (_f32(1100, 256),), ("random",), ragged=True),
-        Case("one block", (_f32(16, 256),), ("random",)),
+        Case("fewer rows than a block", (_f32(16, 256),), ("random",), ragged=True),
     ),
     faithful=(_f32(2500, 128),),
     speed=(_f32(8192, 1024),),
-    rungs=(Rung("it streams", 0.1), Rung("half of the bandwidth", 0.5), Rung("in practice", 0.75)),
+    rungs=(Rung("it streams", 0.1), Rung("half of the bandwidth", 0.5), Rung("in practice", 0.68)),
     hints=(
         "The output's index map returns (0, 0) at every step: the block is revisited.",
         "Set it to zero in the first step: `@pl.when(pl.program_id(0) == 0)`.",

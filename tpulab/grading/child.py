@@ -114,7 +114,7 @@ class _Session:
         reply: dict[str, Any] = {"type": type(loaded).__name__, "callable": callable(loaded)}
         reply["network"] = network
         if callable(loaded):
-            self.function = loaded
+            self.function = _whole(loaded)
             reply |= _signature(loaded, request["arity"])
         return reply, []
 
@@ -193,6 +193,19 @@ class _Session:
         with contextlib.suppress(AttributeError, TypeError):
             functools.update_wrapper(probe, function)
         return probe
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A jitted function loses what ``trace`` and ``lower`` need when it is pickled: wrap it."""
+    if not hasattr(function, "trace") or hasattr(function, "_fun"):
+        return function
+
+    def plain(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    plain.__name__ = getattr(function, "__name__", "answer")
+    plain.__wrapped__ = getattr(function, "__wrapped__", function)  # type: ignore[attr-defined]
+    return plain
 
 
 def _load_file(path: str, name: str | None) -> Any:

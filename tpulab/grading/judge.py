@@ -314,12 +314,19 @@ class Judge:
         if broken:
             first = broken[0]
             chips = sorted({item["chip"] for item in broken if item["rule"] == first["rule"]})
+            hint = first["hint"]
+            if first["rule"] == "block-out-of-range" and self._kernels:
+                earlier = ", ".join(map(str, next(iter(self._kernels))))
+                hint = (
+                    f"for {earlier} it stays in range, for {described} it does not: look whether "
+                    "two of its indices are swapped"
+                )
             return StepResult(
                 "legal",
                 False,
                 first["what"],
                 detail=first["why"],
-                hint=first["hint"],
+                hint=hint,
                 where=first["where"] or where,
                 data={"rule": first["rule"], "chips": chips, "arguments": described},
             )

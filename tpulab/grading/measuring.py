@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 import sys
 import time
@@ -18,9 +19,20 @@ _BATCH_SECONDS = 0.02
 
 
 def on_tpu() -> bool:
-    """Whether this process already uses a TPU. Never starts a backend by itself."""
+    """Whether this process runs JAX on a TPU.
+
+    Asking JAX starts its backends and loads libtpu, so it is asked only where a TPU is likely.
+    """
     jax = sys.modules.get("jax")
     if jax is None:
+        return False
+    started = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None) or {}
+    likely = (
+        "tpu" in started
+        or "tpu" in os.environ.get("JAX_PLATFORMS", "")
+        or any(os.path.exists(device) for device in ("/dev/accel0", "/dev/vfio/0"))
+    )
+    if not likely:
         return False
     try:
         return bool(jax.default_backend() == "tpu")

@@ -11,6 +11,7 @@ from typing import Any
 from tpulab.grading.child import is_learners
 from tpulab.grading.sandbox import Limits
 
+_ARITY = re.compile(r"<lambda>\(\) (?:takes (\d+) positional arguments? but (\d+)|missing (\d+))")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _MEMORY = re.compile(
     r"MemoryError|bad_alloc|RESOURCE_EXHAUSTED|[Oo]ut of memory|Cannot allocate memory"
@@ -61,6 +62,15 @@ def from_error(error: Mapping[str, Any], doing: str, limits: Limits) -> Problem:
             hint="take out exit() and sys.exit(); return the result instead",
             where=where,
         )
+    arity = _ARITY.search(text)
+    if kind == "TypeError" and arity is not None:
+        return Problem(
+            "an index map takes another number of indices than the grid has axes: "
+            f"{first.rpartition('<lambda>() ')[2]}",
+            detail="it is called with one index for each axis of the grid, outermost first",
+            hint="write lambda i, j, k: … for a grid of three axes",
+            where=where,
+        )
     explanation = error.get("explanation") or {}
     matched = bool(explanation.get("matched"))
     detail = str(explanation.get("cause", "")) if matched else str(error.get("error_why", ""))
@@ -70,7 +80,7 @@ def from_error(error: Mapping[str, Any], doing: str, limits: Limits) -> Problem:
     return Problem(
         f"{kind} while {doing}: {first[:300]}" if first else f"{kind} while {doing}",
         detail=detail,
-        hint=hint or "read the line below: the error was raised there",
+        hint=hint or "look at that line",
         where=where,
     )
 
