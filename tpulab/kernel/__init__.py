@@ -1,16 +1,20 @@
-"""What a kernel's author wrote: grid, blocks, index maps, scratch, work and traffic; and running it.
+"""What a kernel's author wrote (grid, blocks, scratch, work, traffic), and running it.
 
 ``trace`` describes every ``pallas_call`` of a function, ``run`` runs the function on the CPU with
 the fast or the faithful interpreter, ``illegalities`` holds it against a chip's rules.
 """
 
 from tpulab.kernel.arguments import parse_argument
+from tpulab.kernel.legality import Illegality, illegalities
+from tpulab.kernel.load import LoadError, load_function
 from tpulab.kernel.model import Kernel, Matmul, Operand, PallasCall, Scratch, ShapeDtype
 from tpulab.kernel.running import Race, RunError, RunReport, UninitialisedOutput, run
 from tpulab.kernel.tracing import NoPallasCall, TraceError, trace
 
 __all__ = [
+    "Illegality",
     "Kernel",
+    "LoadError",
     "Matmul",
     "NoPallasCall",
     "Operand",
@@ -22,6 +26,8 @@ __all__ = [
     "ShapeDtype",
     "TraceError",
     "UninitialisedOutput",
+    "illegalities",
+    "load_function",
     "parse_argument",
     "run",
     "trace",

@@ -7,22 +7,16 @@ through arithmetic. Integer operations wrap and truncate as they do on the chip'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tpulab.kernel import jax_internals
+from tpulab.kernel.instructions import UNKNOWN, Instruction, lanes_of
 
-
-class _Unknown:
-    """The value of what can't be evaluated."""
-
-    def __repr__(self) -> str:
-        return "UNKNOWN"
-
-
-UNKNOWN = _Unknown()
+__all__ = ["SIMPLE", "UNKNOWN", "evaluate", "is_known", "lanes_of"]
 
 #: Elements, over all lanes, beyond which a value is not worth following.
 _MAX_ELEMENTS = 1 << 22
@@ -94,15 +88,13 @@ _PASS_THROUGH = frozenset(
 _NEVER = frozenset({"dma_start", "dma_wait", "semaphore_signal", "semaphore_wait", "delay"})
 
 
-def lanes_of(value: Any, dtype: str | None = None) -> np.ndarray:
-    """A plain value as a known value that all lanes share."""
-    array = np.asarray(value)
-    if dtype is not None and dtype not in ("semaphore", str(array.dtype)):
-        try:
-            array = array.astype(dtype)
-        except TypeError:
-            pass
-    return array[None]
+#: Primitives that numpy evaluates here, without JAX.
+SIMPLE = (
+    frozenset(_ELEMENTWISE)
+    | _PASS_THROUGH
+    | {"convert_element_type", "select_n", "clamp", "integer_pow"}
+    | {"squeeze", "reshape", "expand_dims"}
+)
 
 
 def is_known(*values: Any) -> bool:
@@ -113,76 +105,72 @@ def is_known(*values: Any) -> bool:
 def _align(values: Sequence[np.ndarray], rank: int) -> list[np.ndarray]:
     """Give scalars among array operands the trailing axes that broadcasting needs."""
     return [
-        value.reshape(value.shape + (1,) * (rank + 1 - value.ndim))
-        if value.ndim <= rank
-        else value
+        value.reshape(value.shape + (1,) * (rank + 1 - value.ndim)) if value.ndim <= rank else value
         for value in values
     ]
 
 
-def evaluate(equation: Any, values: Sequence[Any]) -> list[Any]:
+def evaluate(instruction: Instruction, values: Sequence[Any]) -> list[Any]:
     """Results of one equation without sub-jaxprs; ``UNKNOWN`` where it can't be told."""
-    unknown = [UNKNOWN] * len(equation.outvars)
-    name = equation.primitive.name
-    if not is_known(*values) or name in _NEVER:
-        return _partly_known(equation, values) or unknown
-    aval = equation.outvars[0].aval if equation.outvars else None
-    shape = jax_internals.shape_of(aval)
-    lanes = max((value.shape[0] for value in values), default=1)
-    if int(np.prod(shape, dtype=np.int64)) * lanes > _MAX_ELEMENTS:
-        return unknown
+    for value in values:
+        if not isinstance(value, np.ndarray):
+            return _partly_known(instruction, values) or [UNKNOWN] * len(instruction.outputs)
+    if instruction.name in _NEVER:
+        return [UNKNOWN] * len(instruction.outputs)
+    shape = instruction.out_shape
+    if shape:
+        lanes = max((value.shape[0] for value in values), default=1)
+        if math.prod(shape) * lanes > _MAX_ELEMENTS:
+            return [UNKNOWN] * len(instruction.outputs)
     try:
-        with np.errstate(all="ignore"):
-            return _evaluate_known(equation, name, list(values), shape, aval)
-    except Exception:
-        # a value that can't be followed is only less precise, never an error
-        return unknown
+        return _evaluate_known(instruction, values)
+    except Exception:  # noqa: BLE001 - a value that can't be followed is less precise, no error
+        return [UNKNOWN] * len(instruction.outputs)
 
 
-def _evaluate_known(
-    equation: Any, name: str, values: list[np.ndarray], shape: tuple[int, ...], aval: Any
-) -> list[Any]:
-    params = equation.params
+def _evaluate_known(instruction: Instruction, values: Sequence[np.ndarray]) -> list[Any]:
+    name, shape = instruction.name, instruction.out_shape
     rank = len(shape)
     if name in _ELEMENTWISE:
-        result = _ELEMENTWISE[name](*_align(values, rank))
-        return [result.astype(jax_internals.dtype_of(aval), copy=False)]
+        operands = values if not shape else _align(values, rank)
+        result = _ELEMENTWISE[name](*operands)
+        return [result.astype(instruction.out_dtype, copy=False)]
     if name in _PASS_THROUGH:
         return list(values)
     if name == "convert_element_type":
-        return [values[0].astype(jax_internals.dtype_of(aval))]
+        return [values[0].astype(instruction.out_dtype)]
     if name == "select_n":
         which, *cases = _align(values, rank)
-        which = which.astype(np.int64)
-        result = cases[0]
-        for position, case in enumerate(cases[1:], start=1):
-            result = np.where(which == position, case, result)
-        return [result.astype(jax_internals.dtype_of(aval), copy=False)]
+        if len(cases) == 2:
+            result = np.where(which, cases[1], cases[0])
+        else:
+            result = cases[0]
+            for position, case in enumerate(cases[1:], start=1):
+                result = np.where(which == position, case, result)
+        return [result.astype(instruction.out_dtype, copy=False)]
     if name == "clamp":
         low, value, high = _align(values, rank)
         return [np.minimum(np.maximum(value, low), high)]
     if name == "integer_pow":
-        return [(values[0] ** params["y"]).astype(values[0].dtype)]
+        return [(values[0] ** instruction.params["y"]).astype(values[0].dtype)]
     if name in ("squeeze", "reshape", "expand_dims"):
         return [values[0].reshape((values[0].shape[0], *shape))]
     if name == "broadcast_in_dim" and values[0].ndim == 1:
         flat = values[0].reshape((-1,) + (1,) * rank)
         return [np.broadcast_to(flat, (flat.shape[0], *shape))]
     # anything else small and known: ask JAX itself
-    if list(jax_internals.inner_jaxprs(params)):
-        return [UNKNOWN] * len(equation.outvars)
-    return list(jax_internals.evaluate_vectorised(equation, values))
+    if any(True for _ in jax_internals.inner_jaxprs(instruction.params)):
+        return [UNKNOWN] * len(instruction.outputs)
+    return list(jax_internals.evaluate_vectorised(instruction.equation, values))
 
 
-def _partly_known(equation: Any, values: Sequence[Any]) -> list[Any] | None:
+def _partly_known(instruction: Instruction, values: Sequence[Any]) -> list[Any] | None:
     """Results that one known operand decides alone: false and x, true or x, 0 times x."""
-    name = equation.primitive.name
-    if name not in ("and", "or", "mul") or len(values) != 2:
-        return None
-    if jax_internals.shape_of(equation.outvars[0].aval):
+    name = instruction.name
+    if name not in ("and", "or", "mul") or len(values) != 2 or instruction.out_shape:
         return None
     for value in values:
-        if not is_known(value):
+        if not isinstance(value, np.ndarray):
             continue
         if name in ("and", "mul") and not value.any():
             return [value]

@@ -129,7 +129,7 @@ def equation_location(equation: Any) -> str | None:
     """file:line in the user's code that made an equation, None when it is not known."""
     try:
         return _location(equation.source_info.traceback)
-    except Exception:
+    except Exception:  # noqa: BLE001 - a place is a courtesy, whatever goes wrong with it
         return None
 
 
@@ -214,9 +214,7 @@ def evaluate_vectorised(equation: Any, values: Sequence[np.ndarray]) -> list[np.
     """Run one equation on values with a leading lane axis (length 1 broadcasts)."""
     lanes = max(value.shape[0] for value in values)
     axes = [0 if value.shape[0] == lanes else None for value in values]
-    arguments = [
-        value if axis == 0 else value[0] for value, axis in zip(values, axes, strict=True)
-    ]
+    arguments = [value if axis == 0 else value[0] for value, axis in zip(values, axes, strict=True)]
     if lanes == 1:
         results = evaluate_equation(equation, [value[0] for value in values])
         return [np.asarray(result)[None] for result in results]
@@ -337,7 +335,7 @@ _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[
 
 
 def _is_library(filename: str, package: str) -> bool:
-    if filename.startswith(package) or filename.startswith("<frozen"):
+    if filename.startswith((package, "<frozen")):
         return True
     return bool(_LIBRARY.search(filename)) and not filename.endswith(".ipynb")
 
@@ -473,7 +471,7 @@ def indexers(tree: Any, flat: Sequence[Any]) -> list[Any] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """A DMA: variables of source and destination Ref, their transforms, device id or None."""
+    """A DMA: source and destination Ref, the transforms of each, whether it leaves the device."""
 
     source: Any
     source_transforms: tuple[Any, ...]
@@ -482,9 +480,9 @@ class Copy:
     remote: bool
 
 
-def take_apart_copy(equation: Any) -> Copy:
-    """Read a ``dma_start`` equation."""
-    source, destination, _, _, device = equation.params["tree"].unflatten(list(equation.invars))
+def take_apart_copy(tree: Any, flat: Sequence[Any]) -> Copy:
+    """Put a ``dma_start`` or ``dma_wait`` equation's flat operands together."""
+    source, destination, _, _, device = tree.unflatten(list(flat))
     return Copy(
         getattr(source, "ref", source),
         tuple(getattr(source, "transforms", ())),

@@ -50,7 +50,8 @@ def array_bytes(shape: Sequence[int], dtype: str) -> int:
 
 def native_tile(dtype: str) -> tuple[int, int]:
     """The (sublanes, lanes) of the native VMEM tile: (8, 128) words, narrow types packed along
-    sublanes. Agrees with ``hardware.native_tile``; repeated here on plain strings."""
+    sublanes. Agrees with ``hardware.native_tile``; repeated here on plain strings.
+    """
     return 8 * max(1, 32 // dtype_bits(dtype)), 128
 
 
@@ -173,7 +174,7 @@ class Operand:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes moved between HBM and the core by the pipeline, parts outside the array left out."""
+        """Bytes the pipeline moves between HBM and the core; parts outside the array left out."""
         return int(self.step_bytes[self.moving].sum())
 
     @property
@@ -246,6 +247,8 @@ class PallasCall:
         mxu_flops_at_step, vpu_flops_at_step, transcendentals_at_step: int arrays [steps].
         dma_read_bytes, dma_written_bytes: HBM traffic of copies the kernel starts itself.
         dma_count: how many copies the kernel starts itself; remote_bytes: sent to other devices.
+        dma_wait_count: waits for copies; dma_started_bytes, dma_waited_bytes: their sizes.
+        dma_counts_exact: False when a condition or loop around copies depends on data.
         notes: what was assumed because it could not be evaluated.
     """
 
@@ -271,6 +274,10 @@ class PallasCall:
     dma_read_bytes: int
     dma_written_bytes: int
     dma_count: int
+    dma_wait_count: int
+    dma_started_bytes: int
+    dma_waited_bytes: int
+    dma_counts_exact: bool
     remote_bytes: int
     notes: tuple[str, ...]
     facts: KernelFacts
@@ -386,7 +393,7 @@ class PallasCall:
         return self.operand(operand).moving
 
     def block_indices(self, operand: Operand | str | int) -> np.ndarray | None:
-        """Int array [steps, rank] of the index map's results; None if they depend on unknown data."""
+        """Int array [steps, rank] of the index map's results; None if that needs unknown data."""
         return self.operand(operand).indices
 
     def step_coordinates(self) -> np.ndarray:

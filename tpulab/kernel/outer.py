@@ -1,5 +1,7 @@
-"""The function around the kernels: finds every ``pallas_call``, how often it runs, and the values
-that are known before it (scalar prefetch, dynamic grid bounds), evaluated on CPU only when asked."""
+"""The function around the kernels: every ``pallas_call``, how often it runs, and its operands.
+
+Operands are ``Lazy``: scalar prefetch and dynamic grid bounds are evaluated on CPU when asked for.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +14,18 @@ import jax
 import numpy as np
 
 from tpulab.kernel import jax_internals
+from tpulab.kernel.evaluate import UNKNOWN, lanes_of
+from tpulab.kernel.lazy import Lazy, changed, results_of
+from tpulab.kernel.loops import trip_count
 
 #: Bodies that simply run with the equation's operands in order.
-_INLINE = frozenset(
-    "jit pjit closed_call core_call remat checkpoint custom_jvp_call custom_vjp_call "
-    "custom_vjp_call_jaxpr custom_lin run_state xla_call".split()
-)
+_INLINE = frozenset({
+    "jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call",
+    "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "run_state", "xla_call",
+})  # fmt: skip
 
 
-class Lazy:
-    """A value that is computed when first asked for; None when it can't be known."""
-
-    def __init__(self, compute: Callable[[], Any]) -> None:
-        self._compute: Callable[[], Any] | None = compute
-        self._value: Any = None
-
-    def __call__(self) -> Any:
-        if self._compute is not None:
-            compute, self._compute = self._compute, None
-            self._value = compute()
-        return self._value
-
-
-def constant(value: Any) -> Lazy:
-    """A value that is already there."""
-    return Lazy(lambda: value)
-
-
-_UNKNOWN = constant(None)
+UNKNOWN_VALUE = Lazy()
 
 
 @dataclasses.dataclass
@@ -64,7 +50,7 @@ class OuterWalk:
         self.notes: dict[str, None] = {}
         self._here: list[str] = []
         values = [
-            _UNKNOWN if isinstance(leaf, jax.ShapeDtypeStruct) else _as_argument(leaf)
+            UNKNOWN_VALUE if isinstance(leaf, jax.ShapeDtypeStruct) else _as_argument(leaf)
             for leaf in leaves
         ]
         self._walk(jaxpr, values, 1)
@@ -74,13 +60,13 @@ class OuterWalk:
         names = jax_internals.binders(jaxpr)
         values = list(arguments)
         if len(values) < len(names):
-            values = [*map(constant, jax_internals.jaxpr_constants(jaxpr)), *values]
+            values = [*map(Lazy, jax_internals.jaxpr_constants(jaxpr)), *values]
         environment: dict[Any, Lazy] = dict(zip(names, values, strict=False))
 
         def read(atom: Any) -> Lazy:
             if isinstance(atom, jax_internals.Literal):
-                return constant(atom.val)
-            return environment.get(atom, _UNKNOWN)
+                return Lazy(atom.val)
+            return environment.get(atom, UNKNOWN_VALUE)
 
         for equation in inner.eqns:
             operands = [read(atom) for atom in equation.invars]
@@ -91,7 +77,7 @@ class OuterWalk:
 
     def _equation(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
         name = equation.primitive.name
-        unknown = [_UNKNOWN] * len(equation.outvars)
+        unknown = [UNKNOWN_VALUE] * len(equation.outvars)
         if name == "pallas_call":
             self.calls.append(FoundCall(equation, operands, times, list(self._here)))
             return unknown
@@ -99,7 +85,7 @@ class OuterWalk:
         if not subs or not any(_holds_call(sub) for _, _, sub in subs):
             if name in _INLINE and len(subs) == 1:
                 return self._walk(subs[0][2], operands, times)
-            return _evaluated(equation, operands)
+            return results_of(equation, operands)
         if name == "scan":
             return self._scan(equation, operands, times)
         if name == "while":
@@ -116,7 +102,7 @@ class OuterWalk:
                 return self._walk(sub, operands, times)
         for _, _, sub in subs:
             width = len(jax_internals.binders(sub))
-            self._walk(sub, [_UNKNOWN] * width, times)
+            self._walk(sub, [UNKNOWN_VALUE] * width, times)
         return unknown
 
     def _scan(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
@@ -125,12 +111,12 @@ class OuterWalk:
         body, length = params["jaxpr"], int(params["length"])
         inner = jax_internals.open_jaxpr(body)
         carry = [
-            value if inner.outvars[position] is inner.invars[count + position] else _UNKNOWN
+            value if inner.outvars[position] is inner.invars[count + position] else UNKNOWN_VALUE
             for position, value in enumerate(operands[count : count + carried])
         ]
-        slices = [_UNKNOWN] * (len(operands) - count - carried)
+        slices = [UNKNOWN_VALUE] * (len(operands) - count - carried)
         self._walk(body, [*operands[:count], *carry, *slices], times * length)
-        return [_UNKNOWN] * len(equation.outvars)
+        return [UNKNOWN_VALUE] * len(equation.outvars)
 
     def _while(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
         params = equation.params
@@ -145,11 +131,13 @@ class OuterWalk:
         inner = jax_internals.open_jaxpr(body)
         first = condition_count + body_count
         carry = [
-            value if inner.outvars[position] is inner.invars[body_count + position] else _UNKNOWN
+            value
+            if inner.outvars[position] is inner.invars[body_count + position]
+            else UNKNOWN_VALUE
             for position, value in enumerate(operands[first:])
         ]
         self._walk(body, [*operands[condition_count:first], *carry], times * trips)
-        return [_UNKNOWN] * len(equation.outvars)
+        return [UNKNOWN_VALUE] * len(equation.outvars)
 
     def _cond(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
         branches = equation.params["branches"]
@@ -162,13 +150,13 @@ class OuterWalk:
         for branch in branches:
             self._walk(branch, operands[1:], times)
         self._here.pop()
-        return [_UNKNOWN] * len(equation.outvars)
+        return [UNKNOWN_VALUE] * len(equation.outvars)
 
     def _shard_map(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
         body = equation.params["jaxpr"]
         inner = jax_internals.open_jaxpr(body)
         local = [
-            _first_shard(value, jax_internals.shape_of(variable.aval))
+            changed(value, _first_shard(jax_internals.shape_of(variable.aval)))
             for value, variable in zip(operands, inner.invars, strict=False)
         ]
         mesh = equation.params.get("mesh")
@@ -176,11 +164,11 @@ class OuterWalk:
         if size > 1:
             self.notes[f"counts are per device, on the first of {size}"] = None
         self._walk(body, local, times)
-        return [_UNKNOWN] * len(equation.outvars)
+        return [UNKNOWN_VALUE] * len(equation.outvars)
 
 
 def _as_argument(leaf: Any) -> Lazy:
-    return constant(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
+    return Lazy(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
 
 
 def _holds_call(jaxpr: Any) -> bool:
@@ -192,46 +180,17 @@ def _holds_call(jaxpr: Any) -> bool:
     return False
 
 
-def _evaluated(equation: Any, operands: list[Lazy]) -> list[Lazy]:
-    def compute() -> list[Any] | None:
-        values = [operand() for operand in operands]
-        if any(value is None for value in values):
-            return None
-        try:
-            return jax_internals.evaluate_equation(equation, values)
-        except Exception:
-            # not knowing a value costs precision and is noted where it matters
-            return None
+def _first_shard(shape: tuple[int, ...]) -> Callable[[Any], Any]:
+    """A function that cuts the first device's part out of an array."""
 
-    results = Lazy(compute)
-
-    def pick(position: int) -> Lazy:
-        def value() -> Any:
-            found = results()
-            return None if found is None else found[position]
-
-        return Lazy(value)
-
-    return [pick(position) for position in range(len(equation.outvars))]
-
-
-def _first_shard(value: Lazy, shape: tuple[int, ...]) -> Lazy:
-    def compute() -> Any:
-        whole = value()
-        if whole is None or np.shape(whole) == shape:
-            return whole
-        if np.ndim(whole) != len(shape):
-            return None
+    def cut(whole: Any) -> Any:
         return whole[tuple(slice(0, size) for size in shape)]
 
-    return Lazy(compute)
+    return cut
 
 
 def _trips(equation: Any, operands: list[Lazy]) -> int | None:
     """Iterations of a ``fori_loop`` with known bounds."""
-    from tpulab.kernel.counting import _trip_count
-    from tpulab.kernel.evaluate import UNKNOWN, lanes_of
-
     params = equation.params
     condition_count, body_count = jax_internals.while_counts(params)
 
@@ -242,7 +201,7 @@ def _trips(equation: Any, operands: list[Lazy]) -> int | None:
         return UNKNOWN if known is None else lanes_of(np.asarray(known))
 
     values = [scalar(v, a) for v, a in zip(operands, equation.invars, strict=True)]
-    trips = _trip_count(
+    trips = trip_count(
         params["cond_jaxpr"],
         params["body_jaxpr"],
         values[:condition_count],

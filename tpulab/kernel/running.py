@@ -284,7 +284,7 @@ def _interpreted(
     with captured_output() as captured:
         try:
             flat = execute(closed, params, values)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the report says what it was
             failure = error
     if failure is not None:
         jax_internals.reset_interpreter()
@@ -303,9 +303,7 @@ def _suspicious(output: Any) -> bool:
     return bool(np.isnan(array.astype(np.float32)).any())
 
 
-def _differences(
-    first: Sequence[Any], second: Sequence[Any]
-) -> tuple[UninitialisedOutput, ...]:
+def _differences(first: Sequence[Any], second: Sequence[Any]) -> tuple[UninitialisedOutput, ...]:
     found = []
     for position, (one, other) in enumerate(zip(first, second, strict=True)):
         a, b = np.asarray(one), np.asarray(other)
@@ -340,7 +338,9 @@ def _read_printed(text: str) -> dict[str, Any]:
         race = Race(_space(key), first, _place(first_place), second, _place(second_place))
         races[race] = None
     if "RACE DETECTED" in text and not races:
-        races[Race("memory", "access", "a place the interpreter did not name", "access", "?")] = None
+        races[Race("memory", "access", "a place the interpreter did not name", "access", "?")] = (
+            None
+        )
     semaphores = dict.fromkeys(
         f"a semaphore is left at {count} when the kernel ends, it must be back at 0"
         for _, _, _, count in _SEMAPHORE.findall(text)
@@ -375,7 +375,11 @@ def _read_error(error: Exception, text: str, closed: Any) -> dict[str, Any]:
     where = _line_in(everything) or _place_of_operand(everything, closed)
     match = _OUT_OF_BOUNDS.search(everything)
     if match:
-        return {"out_of_bounds": (_shorten(match.group(0)),), "where": where, "error": str(match[0])}
+        return {
+            "out_of_bounds": (_shorten(match.group(0)),),
+            "where": where,
+            "error": str(match[0]),
+        }
     match = _REVISITED.search(everything)
     if match:
         return {"revisited": (_shorten(match.group(0)),), "where": where, "error": str(match[0])}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,19 +12,13 @@ import numpy as np
 from tpulab.errors import TpulabError, UsageError
 from tpulab.kernel import jax_internals
 from tpulab.kernel.arguments import parse_argument
-from tpulab.kernel.counting import (
-    Counter,
-    facts_of,
-    make_ref,
-    matmuls_of,
-    scratch_of,
-)
-from tpulab.kernel.model import Kernel, PallasCall, ShapeDtype
+from tpulab.kernel.counting import Counter, facts_of, matmuls_of
+from tpulab.kernel.instructions import Programs
+from tpulab.kernel.lazy import Lazy, resolve
+from tpulab.kernel.model import Kernel, Operand, PallasCall, ShapeDtype
 from tpulab.kernel.outer import OuterWalk
+from tpulab.kernel.refs import Ref, make_ref, scratch_of
 from tpulab.kernel.traffic import make_operand, whole_refs
-
-#: Grid steps up to which the body is walked step by step when SMEM contents decide what it does.
-SEQUENTIAL_EQUATIONS = 400_000
 
 
 class TraceError(TpulabError):
@@ -199,23 +192,24 @@ def _aval_shape_dtype(aval: Any) -> ShapeDtype:
 def describe_call(
     equation: Any,
     index: int,
-    operands: Sequence[Callable[[], Any]],
+    operands: Sequence[Lazy],
     times: int,
     outer_notes: tuple[str, ...] = (),
 ) -> PallasCall:
     """Describe one ``pallas_call`` equation.
 
     Args:
-        operands: for each operand of the equation a function that returns its value, or None when
-            it is not known.
+        operands: of the equation; called, they give their value, or None when it is not known.
         times: how often the call runs.
     """
     structure = jax_internals.take_apart(equation)
     notes = dict.fromkeys(outer_notes)
+    # together, so that what they have in common is compiled once
+    resolve(operands[: structure.dynamic_bounds + structure.num_index_operands])
     grid = _evaluate_grid(structure, operands, notes)
     dynamic = structure.dynamic_bounds
     prefetch: list[np.ndarray | None] = []
-    for position, aval in enumerate(structure.index_avals):
+    for position in range(structure.num_index_operands):
         value = operands[dynamic + position]()
         if value is None:
             notes[
@@ -224,12 +218,11 @@ def describe_call(
             ] = None
         prefetch.append(None if value is None else np.asarray(value))
     prefetched = tuple(prefetch)
-    coordinates = (
-        np.indices(grid).reshape(len(grid), -1).T if grid else np.zeros((1, 0), np.int64)
-    )
+    coordinates = np.indices(grid).reshape(len(grid), -1).T if grid else np.zeros((1, 0), np.int64)
     names = _parameter_names(structure)
-    aliases = {**{i: o for i, o in structure.aliases}}
-    inputs, outputs = [], []
+    aliases = dict(structure.aliases)
+    inputs: list[Operand] = []
+    outputs: list[Operand] = []
     for is_input, mappings, into in (
         (True, structure.inputs, inputs),
         (False, structure.outputs, outputs),
@@ -296,6 +289,10 @@ def describe_call(
         dma_read_bytes=tally.read_bytes,
         dma_written_bytes=tally.written_bytes,
         dma_count=tally.dma_count,
+        dma_wait_count=tally.wait_count,
+        dma_started_bytes=tally.started_bytes,
+        dma_waited_bytes=tally.waited_bytes,
+        dma_counts_exact=tally.dma_exact,
         remote_bytes=tally.remote_bytes,
         notes=tuple(notes),
         facts=facts_of(counter, refs),
@@ -304,7 +301,7 @@ def describe_call(
 
 def _evaluate_grid(
     structure: jax_internals.CallStructure,
-    operands: Sequence[Callable[[], Any]],
+    operands: Sequence[Lazy],
     notes: dict[str, None],
 ) -> tuple[int, ...]:
     bounds: list[int] = []
@@ -331,7 +328,8 @@ def _parameter_names(structure: jax_internals.CallStructure) -> list[str]:
     names = list(given) if len(given) == count else [""] * count
     inputs, outputs = structure.num_index_operands, len(structure.inputs)
     for position in range(count):
-        if names[position]:
+        # names like args[3] come from a kernel that takes its Refs as *args
+        if names[position] and "[" not in names[position]:
             continue
         if position < inputs:
             names[position] = f"prefetch{position}"
@@ -351,23 +349,30 @@ def _count(
     names: Sequence[str],
     prefetch: tuple[np.ndarray | None, ...],
 ) -> tuple[Counter, list[Any]]:
-    refs = whole_refs(structure, tuple(names), prefetch)
-    counter = Counter(coordinates, grid, structure.vmapped_dims)
+    def fresh(values: tuple[np.ndarray | None, ...]) -> list[Ref]:
+        return whole_refs(structure, tuple(names), values)
+
+    programs = Programs()
+    refs = fresh(prefetch)
+    counter = Counter(coordinates, grid, structure.vmapped_dims, programs)
     counter.count(structure.kernel, refs)
-    if not (counter.unresolved and counter.smem_written and coordinates.shape[0] > 1):
-        return counter, refs
-    equations = max(1, len(jax_internals.open_jaxpr(structure.kernel).eqns))
-    if equations * coordinates.shape[0] > SEQUENTIAL_EQUATIONS:
+    # prefetched values that the kernel overwrites hold for its first step only
+    overwritten = any(ref.role == "prefetch" and ref.written is not None for ref in refs)
+    many = coordinates.shape[0] > 1
+    if not many or not (overwritten or (counter.unresolved and counter.smem_written)):
         return counter, refs
     # what the kernel keeps in SMEM from step to step decides what it does: follow it in order
-    again_refs = whole_refs(structure, tuple(names), prefetch)
-    again = Counter(coordinates, grid, structure.vmapped_dims)
-    again.count_sequentially(structure.kernel, again_refs)
-    return (again, again_refs) if again.unresolved <= counter.unresolved else (counter, refs)
-
-
-@contextlib.contextmanager
-def x64_off() -> Iterator[None]:
-    """64-bit types off: what kernels have to be traced with."""
-    with jax.enable_x64(False):
-        yield
+    again_refs = fresh(prefetch)
+    again = Counter(coordinates, grid, structure.vmapped_dims, programs)
+    finished = again.count_sequentially(structure.kernel, again_refs)
+    if finished and (overwritten or len(again.notes) <= len(counter.notes)):
+        return again, again_refs
+    if overwritten:
+        kept = tuple(
+            None if ref.written is not None else value
+            for ref, value in zip(refs, prefetch, strict=False)
+        )
+        refs = fresh(kept)
+        counter = Counter(coordinates, grid, structure.vmapped_dims, programs)
+        counter.count(structure.kernel, refs)
+    return counter, refs

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from tpulab.kernel import jax_internals
-from tpulab.kernel.counting import Counter, Ref, make_ref
-from tpulab.kernel.evaluate import is_known
+from tpulab.kernel.counting import Counter
+from tpulab.kernel.evaluate import UNKNOWN, is_known
 from tpulab.kernel.jax_internals import BlockMapping
 from tpulab.kernel.model import (
     PIPELINED_SPACES,
@@ -19,6 +18,7 @@ from tpulab.kernel.model import (
     native_tile,
     padded_bytes,
 )
+from tpulab.kernel.refs import Ref, make_ref
 
 
 def changes(keys: np.ndarray) -> np.ndarray:
@@ -52,6 +52,7 @@ def evaluate_index_map(
 
     Args:
         coordinates: int array [steps, grid rank]. prefetch: scalar-prefetch values.
+
     Returns:
         One int array [steps] per array dimension, or None where it depends on unknown values; and
         keys [steps, n], equal rows of which certainly mean the same block. Where a result is
@@ -84,8 +85,6 @@ def evaluate_index_map(
 
 
 def _scalar(value: np.ndarray | None) -> Any:
-    from tpulab.kernel.evaluate import UNKNOWN
-
     return UNKNOWN if value is None else np.asarray(value)[None]
 
 
@@ -93,8 +92,7 @@ def _coordinates_used(index_map: Any, rank: int) -> list[int]:
     """Grid axes that an index map's results depend on."""
     inner = jax_internals.open_jaxpr(index_map)
     axes: dict[Any, frozenset[int]] = {
-        variable: frozenset({position})
-        for position, variable in enumerate(inner.invars[:rank])
+        variable: frozenset({position}) for position, variable in enumerate(inner.invars[:rank])
     }
     for equation in inner.eqns:
         found: frozenset[int] = frozenset()
@@ -194,9 +192,7 @@ def _bytes_at_step(
         else:
             start = column if axis in mapping.element_dims else column * block
             # a block index out of range is an error of its own; it moves a full block here
-            inside = np.where(
-                (start >= size) | (start < 0), block, np.minimum(size - start, block)
-            )
+            inside = np.where((start >= size) | (start < 0), block, np.minimum(size - start, block))
         exact = exact * inside
         tile = 1
         if axis == rank - 1:
@@ -238,8 +234,7 @@ def whole_refs(
             if ref.table is not None:
                 ref.table = np.array(ref.table)
                 ref.table_known = np.ones(ref.table.shape, bool)
-        elif ref.space == "smem" and role == "scratch" and math.prod(ref.shape):
-            ref.table = np.zeros(ref.shape, ref.dtype)
-            ref.table_known = np.zeros(ref.shape, bool)
+        elif ref.space == "smem" and role == "scratch" and all(ref.shape):
+            ref.follow_contents()
         refs.append(ref)
     return refs
