@@ -173,7 +173,7 @@ def parse_listing(text: str, name: str = "") -> Listing:
         ListingError: there is no bundle in the text, a bundle's brace is not closed, or addresses
             are missing.
     """
-    heads = []
+    heads: list[re.Match[str]] = []
     for match in _HEAD.finditer(text):
         # A line inside a comment can look like a bundle, but its address would not be the next.
         if int(match.group(1), 0) == len(heads):

@@ -1,11 +1,11 @@
 """A listing as one Python function: the scalar core runs exactly, everything else is called for.
 
-Each basic block becomes a leaf of a binary tree of ``if``; registers are local variables. Where the
-clock matters (a transfer starts, a wait, a semaphore), the block is cut into *runs* of bundles whose
-cost comes from ``cost.py``: ``c3.get(st)`` finds the cost of run 3 in pipeline state ``st``.
+Each basic block becomes a leaf of a binary tree of ``if``; registers are local variables. Where
+the clock matters (a transfer starts, a wait, a semaphore), the block is cut into *runs* of bundles
+whose cost comes from ``cost.py``: ``c3.get(st)`` finds the cost of run 3 in pipeline state ``st``.
 
-In generated code ``t`` is the time in cycles at which the next bundle could issue, ``st`` the number
-of the pipeline state, ``step`` how often the outermost loop was entered.
+In generated code ``t`` is the time in cycles at which the next bundle could issue, ``st`` the
+number of the pipeline state, ``step`` how often the outermost loop was entered.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Generator:
         listing: the program.
         address_of: gives the address of an allocation's name.
         careful: whether unknown values can occur.
-        operands: for each ``inlined_call_operand``, by its value's name, the expression of its value.
+        operands: for each ``inlined_call_operand``, by its value's name, its value's expression.
         delay_slots: how many bundles still issue after a branch.
     """
 
@@ -185,9 +185,10 @@ class Generator:
                         waits.extend(self._sync(op, bundle, None))
                     else:
                         effects.extend(self._sync(op, bundle, index_in_run))
-                elif kind.kind is Kind.SCALAR:
-                    if not flow.is_pure(op, self.plain) or position in keep:
-                        effects.extend(self._scalar(op, bundle))
+                elif kind.kind is Kind.SCALAR and (
+                    position in keep or not flow.is_pure(op, self.plain)
+                ):
+                    effects.extend(self._scalar(op, bundle))
                 position += 1
             if waits:
                 flush()

@@ -1,9 +1,9 @@
 """What a straight run of bundles costs: in-order issue with a scoreboard.
 
-One bundle issues per cycle at best. A bundle waits until every operand is ready and every unit that
-it uses is free; what it waited for longest gets the blame. The state of the pipelines at entry
-(registers not ready yet, units still busy, results still queued) is a small tuple, and the cost of a
-run with a given entry state is worked out once.
+One bundle issues per cycle at best. A bundle waits until every operand is ready and every unit
+that it uses is free; what it waited for longest gets the blame. The state of the pipelines at entry
+(registers not ready yet, units still busy, results still queued) is a small tuple, and the cost of
+a run with a given entry state is worked out once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The control flow of a listing: basic blocks with their delay slots, and what lives in registers."""
+"""The control flow of a listing: basic blocks with their delay slots, and which variables live."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Block:
         number: its place in the list of blocks.
         start: index of the first bundle.
         bundles: its bundles, delay slots included.
-        condition: the branch's predicate, or ``None`` when there is no branch or it is always taken.
+        condition: the branch's predicate, or ``None`` without a branch or when it is always taken.
         target: number of the block that a taken branch goes to, or ``None``.
         following: number of the block after it, or ``None`` at the program's end.
         branch: whether it ends in a branch.

@@ -1,4 +1,4 @@
-"""One core running one listing: the generated program calls back here where time or memory matters."""
+"""One core running one listing: generated code calls back here where time or memory matters."""
 
 from __future__ import annotations
 
@@ -220,8 +220,8 @@ class Machine:
         except UnknownDecision as error:
             raise SimulationRefused(
                 f"{self.name} decides on a value that only the chip would know",
-                why="a branch, a transfer or a semaphore depends on data that came out of the vector "
-                "unit or out of memory whose contents were not given",
+                why="a branch, a transfer or a semaphore depends on data that came out of the "
+                "vector unit or out of memory whose contents were not given",
                 hint="give concrete arrays for scalar-prefetch and SMEM operands (make_args)",
             ) from error
         self.time = end
@@ -303,7 +303,8 @@ class Machine:
     # ---- transfers and semaphores ------------------------------------------------------------
 
     def _transfer_ended(self, token: object, start: float, end: float) -> None:
-        unit, label, step = token  # type: ignore[misc]
+        assert isinstance(token, tuple)
+        unit, label, step = token
         self.events.append(Event(unit, label, start, end, step))
 
     def dma(self, number: int, when: float, step: int, *operands: Any) -> None:

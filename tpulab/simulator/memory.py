@@ -1,7 +1,7 @@
-"""Where things lie: addresses of allocations and operands, and what a transfer's address refers to.
+"""Where things lie: addresses of allocations and operands, and what a transfer's address means.
 
-Nothing here is the chip's real layout. Addresses only have to be distinct, to leave room for what is
-stored, and to survive the arithmetic that a listing does on them.
+Nothing here is the chip's real layout. Addresses only have to be distinct, to leave room for what
+is stored, and to survive the arithmetic that a listing does on them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class AddressBook:
 
 def operands_of(listing: Listing) -> list[Operand]:
     """The operands that a listing declares in its entry bundles, in order of their index."""
-    found = []
+    found: list[Operand] = []
     place = _OPERAND_ALIGNMENT
     for bundle in listing.bundles[:64]:
         for op in bundle.ops:
@@ -140,7 +140,9 @@ def origins(listing: Listing, operands: Sequence[Operand]) -> dict[str, Operand]
                 if place:
                     steps.append((op.value, [place.group()]))
             else:
-                sources = [name for text in op.operands for name in _VALUE.findall(text)]
+                sources: Sequence[str] = [
+                    name for text in op.operands for name in _VALUE.findall(text)
+                ]
                 steps.append((op.value, sources))
     changed = True
     while changed:

@@ -32,8 +32,8 @@ def simulate(
         options: how to simulate.
 
     Raises:
-        SimulationRefused: it depends on data, has an operation that is not known, waits for ever, or
-            takes too long.
+        SimulationRefused: it depends on data, has an operation that is not known, waits for ever,
+            or takes too long.
     """
     options = options or Options()
     constants = constants_for(chip or program.chip)

@@ -52,8 +52,8 @@ class Timeline:
         busy_cycles: how long each unit was busy: ``mxu`` (mean over matrix units), ``vpu``,
             ``load``, ``store``, ``eup`` (cycles in which at least one operation issued), ``xlu``,
             ``scalar``, ``dma_in`` and ``dma_out`` (bytes over the bandwidth of the HBM).
-        stall_cycles: cycles in which no bundle issued, by cause. With ``bundles_issued`` they add up
-            to ``cycles``.
+        stall_cycles: cycles in which no bundle issued, by cause. With ``bundles_issued`` they add
+            up to ``cycles``.
         hbm_read_bytes: bytes that left the HBM.
         hbm_written_bytes: bytes that arrived in the HBM.
         dma_count: transfers.
