@@ -16,18 +16,6 @@ from tpulab.commands.options import check_target, chip_names
 from tpulab.commands.supervise import Limits, UserCodeError, run_supervised
 from tpulab.errors import UsageError
 
-_FIGURES = (
-    "bound_seconds",
-    "predicted_seconds",
-    "rungs",
-    "cycles",
-    "hbm_bytes",
-    "stall_seconds",
-    "vmem_bytes",
-    "spills",
-    "limiting_unit",
-)
-
 
 def ladder(options: argparse.Namespace) -> int:
     """Print ladders or their JSON; 0 when every chip answered, 1 when one refused."""
@@ -35,7 +23,8 @@ def ladder(options: argparse.Namespace) -> int:
     check_target(options.target)
     trace_files = _trace_files(options.trace, chips)
     limits = Limits.from_options(options.deadline, options.memory)
-    jobs = min(options.jobs or os.cpu_count() or 1, len(chips))
+    # each job starts jax and a compiler of its own, which pays on a machine with cores to spare
+    jobs = min(options.jobs or max(1, (os.cpu_count() or 1) // 2), len(chips))
     groups = [chips[start::jobs] for start in range(jobs)]
     say = _progress(quiet=options.json)
     stop = threading.Event()
@@ -93,17 +82,15 @@ def _merge(answers: list[dict[str, Any]], chips: list[str]) -> dict[str, Any]:
 
 def _refused(options: argparse.Namespace, group: list[str], error: UserCodeError) -> dict[str, Any]:
     """The answer for code that failed before any chip could be asked."""
-    stage = "trace" if error.stage in ("start", "load") else error.stage
-    # what a chip's entry looks like is the schema's business; every figure is null here
-    entry = dict.fromkeys(_FIGURES) | {"warnings": []}
+    from tpulab.ladder import refused_entry
+
+    stage = "load" if error.stage == "start" else error.stage
     return {
         "json": {
             "function": options.target,
             "arguments": options.args,
             "compiler_version": None,
-            "chips": {
-                chip: {**entry, "refusal": {"stage": stage, "reason": str(error)}} for chip in group
-            },
+            "chips": {chip: refused_entry(stage, str(error)) for chip in group},
         },
         "texts": {chip: f"{options.target} on {chip}: {error}" for chip in group},
         "traces": {},
