@@ -210,8 +210,20 @@ def test_wrong_use() -> None:
 )
 def test_the_package_offers_ladder_whatever_is_imported_first(first: str) -> None:
     """The module and the function share a name; `tpulab.ladder(...)` must always work."""
-    code = f"import tpulab; {first}; print(tpulab.ladder(lambda x: x, 'f32[8]').refusal.stage)"
+    code = (
+        f"import tpulab; {first}\n"
+        "try: tpulab.ladder(3)\n"
+        "except tpulab.TpulabError as error: print(error.what)"
+    )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
-    assert result.stdout.strip() == "trace", result.stderr
+    assert result.stdout.strip() == "a ladder needs a function, not int", result.stderr
+
+
+def test_importing_the_ladder_is_cheap() -> None:
+    code = "import sys, tpulab.ladder; print(sorted({'jax', 'numpy'} & set(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert result.stdout.strip() == "[]"

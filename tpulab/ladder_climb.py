@@ -1,0 +1,237 @@
+"""The rungs of one chip, from a traced kernel, a compiled program and its simulated timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tpulab import ladder_causes as causes
+from tpulab.errors import TpulabError
+from tpulab.hardware import Chip, get_chip
+from tpulab.ladder_model import ChipLadder, Refusal, Rung
+
+
+def simulate_for_ladder(program: Any, kernel: Any) -> tuple[Any, float]:
+    """The timeline, and the cycles that the kernels' instructions take without any transfer."""
+    from tpulab.simulator import Options, simulate
+
+    timeline = simulate(program, kernel=kernel)
+    if not any(_is_xla(piece) for piece in timeline.pieces):
+        return timeline, timeline.compute_cycles
+    # waits inside XLA's operations are not told apart from the kernels': run without transfers
+    alone = simulate(program, kernel=kernel, options=Options(free_dma=True, max_events=0))
+    cycles = sum(
+        piece.end_cycle - piece.start_cycle for piece in alone.pieces if not _is_xla(piece)
+    )
+    return timeline, cycles
+
+
+def _is_xla(piece: Any) -> bool:
+    return bool(piece.kind == "xla")
+
+
+def climb(
+    kernel: Any,
+    program: Any,
+    timeline: Any,
+    *,
+    chip: str | Chip,
+    compute_cycles: float | None = None,
+    measured_seconds: float | None = None,
+    refusal: Refusal | None = None,
+    compiler_version: str | None = None,
+    function: str | None = None,
+) -> ChipLadder:
+    """A chip's ladder from a traced kernel, a compiled program and its simulated timeline.
+
+    Args:
+        kernel: ``Kernel`` or None. program: ``Program`` or None. timeline: ``Timeline`` or None.
+        compute_cycles: cycles of the kernels' instructions with all data in place; the timeline's
+            own figure when not given.
+        refusal: why something is None.
+    """
+    chip = get_chip(chip)
+    warnings: list[str] = []
+    rungs: list[Rung] = []
+    light = 0.0
+    memory = compute_padded = 0.0
+    if kernel is not None:
+        warnings += getattr(kernel, "notes", ())
+        rungs, memory, compute_padded = _bounds(kernel, chip, warnings)
+        light = rungs[0].seconds
+    one_core = chip.cores_per_device > 1 and kernel is not None and not _splits(kernel)
+    predicted = None
+    if kernel is not None and timeline is not None:
+        warnings += timeline.warnings
+        predicted = timeline.seconds
+        rungs = _predicted(
+            rungs, kernel, program, timeline, chip, compute_cycles, memory, one_core, warnings
+        )
+        if measured_seconds is not None:
+            cause = causes.measured_cause(predicted, measured_seconds)
+            rungs.append(Rung("measured", measured_seconds, cause.text, cause.advice))
+    cores = 1 if one_core else chip.cores_per_device
+    done = timeline is not None and refusal is None and kernel is not None
+    return ChipLadder(
+        function=function or (kernel.name if kernel is not None else "function"),
+        chip=chip.name,
+        compiler_version=compiler_version or getattr(program, "compiler_version", None),
+        rungs=tuple(rungs) if done else (),
+        known_rungs=tuple(rungs),
+        bound_seconds=light if kernel is not None else None,
+        predicted_seconds=predicted if done else None,
+        measured_seconds=measured_seconds,
+        cycles=timeline.cycles if done else None,
+        hbm_bytes=(timeline.hbm_read_bytes + timeline.hbm_written_bytes) * cores if done else None,
+        stall_seconds=causes.stall_seconds(timeline) if done else None,
+        vmem_bytes=program.vmem.used_bytes if program is not None else None,
+        spills=program.spills if program is not None else None,
+        limiting_unit=timeline.limiting_unit if done else None,
+        warnings=tuple(dict.fromkeys(str(sentence) for sentence in warnings)),
+        refusal=refusal,
+        prediction_error=_prediction_error(chip) if done else "",
+        kernel=kernel,
+        program=program,
+        timeline=timeline,
+    )
+
+
+def _splits(kernel: Any) -> bool:
+    """Whether some call has a parallel grid axis that two cores can share."""
+    return any(
+        semantics == "parallel" and size > 1
+        for call in kernel.calls
+        for semantics, size in zip(call.dimension_semantics, call.grid)
+    )
+
+
+def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], float, float]:
+    """The three rungs that need no compiler; HBM and matrix time of the padded work."""
+    from tpulab.roofline import Work, bound
+
+    work = Work.of_kernel(kernel)
+    best = bound(work, chip)
+    warnings += best.assumptions
+    traffic = padded = memory = matrix = moved = 0.0
+    for call in kernel.calls:
+        once = Work.of_kernel(_Single(call))
+        as_moved = Work(once.matmul_flops, call.hbm_bytes * call.times)
+        limit = bound(as_moved, chip)
+        traffic += limit.seconds
+        moved += limit.hbm_seconds
+        flops, *_ = causes.padded_products(_Single(call), chip)
+        passes = {name: once.matmul_flops[name] / _plain(call, name) for name in flops}
+        filled = Work(
+            {name: value * passes[name] for name, value in flops.items()},
+            call.hbm_bytes_padded * call.times,
+        )
+        limit = bound(filled, chip)
+        padded += limit.seconds
+        memory += limit.hbm_seconds
+        matrix += limit.compute_seconds
+    traffic = max(traffic, best.seconds)
+    padded = max(padded, traffic)
+    first = causes.light_cause(work, best.compute_seconds, best.hbm_seconds, chip)
+    second = causes.traffic_cause(kernel, traffic - best.seconds, moved, traffic)
+    third = causes.padding_cause(kernel, chip, padded - traffic, padded, matrix >= memory)
+    rungs = [
+        Rung("speed of light", best.seconds, first.text),
+        Rung("traffic", traffic, second.text, second.advice),
+        Rung("tile padding", padded, third.text, third.advice),
+    ]
+    return rungs, memory, matrix
+
+
+@dataclass(frozen=True)
+class _Single:
+    """One call in the shape of a kernel."""
+
+    call: Any
+
+    @property
+    def calls(self) -> tuple[Any, ...]:
+        return (self.call,)
+
+
+def _plain(call: Any, dtype: str) -> float:
+    """FLOP of a call's products of one dtype, each counted once."""
+    from tpulab.hardware import canonical_dtype
+
+    total = sum(p.flops * call.times for p in call.matmuls if canonical_dtype(p.dtype) == dtype)
+    return float(total) or 1.0
+
+
+def _predicted(
+    rungs: list[Rung],
+    kernel: Any,
+    program: Any,
+    timeline: Any,
+    chip: Chip,
+    compute_cycles: float | None,
+    memory_seconds: float,
+    one_core: bool,
+    warnings: list[str],
+) -> list[Rung]:
+    """All rungs: the predicted ones added, the earlier ones kept below them."""
+    predicted = timeline.seconds
+    cycles = timeline.compute_cycles if compute_cycles is None else compute_cycles
+    light = rungs[0].seconds
+    if predicted < 0.98 * light:
+        warnings.append(
+            f"the prediction of {causes.time_text(predicted)} is below the speed of light of "
+            f"{causes.time_text(light)}: work that was counted is not in the program, or a figure "
+            "of the chip is wrong"
+        )
+    # an estimate of padding can be above what the compiler achieved; the program is the better
+    # witness, so nothing before the prediction may exceed it
+    rungs = [
+        Rung(rung.name, min(rung.seconds, predicted), rung.cause, rung.advice) for rung in rungs
+    ]
+    instructions = cycles / timeline.clock_hertz
+    schedule = min(max(instructions, memory_seconds, rungs[-1].seconds), predicted)
+    cause = causes.schedule_cause(
+        kernel, program, timeline, chip, schedule - rungs[-1].seconds, one_core
+    )
+    rungs.append(Rung("schedule", schedule, cause.text, cause.advice))
+    xla = sum(p.end_cycle - p.start_cycle for p in timeline.pieces if _is_xla(p))
+    moved = timeline.hbm_read_bytes + timeline.hbm_written_bytes
+    stream, latency = _transfers(chip)
+    cause = causes.pipeline_cause(
+        kernel,
+        timeline,
+        predicted - schedule,
+        xla / timeline.clock_hertz,
+        # what the streams' real bandwidth adds, as far as HBM is the slower side
+        max(0.0, moved / stream - schedule),
+        latency * timeline.steps,
+    )
+    rungs.append(Rung("pipeline", predicted, cause.text, cause.advice))
+    return rungs
+
+
+def _transfers(chip: Chip) -> tuple[float, float]:
+    """Bytes per second that a core's streams reach, and seconds of one transfer's latency."""
+    try:
+        from tpulab.simulator import constants_for
+
+        constants = constants_for(chip.name)
+        return (
+            float(constants.hbm_bytes_per_cycle * constants.clock_hertz),
+            float(constants.dma_latency_cycles / constants.clock_hertz),
+        )
+    except (ImportError, TpulabError, AttributeError):
+        return chip.hbm_bandwidth("core"), 0.0
+
+
+def _prediction_error(chip: Chip) -> str:
+    """What has been measured of the simulator's error on this chip, as a sentence."""
+    try:
+        from tpulab import simulator
+
+        known = getattr(simulator, "prediction_error", None)
+        sentence = known(chip.name) if known is not None else None
+    except (ImportError, TpulabError, LookupError):
+        sentence = None
+    if sentence is None:
+        return f"no measurement to compare predictions for {chip.name} with is known"
+    return str(sentence)
