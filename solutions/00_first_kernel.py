@@ -94,8 +94,8 @@ predictions
 # from HBM into VMEM, and after it copies results back. A **BlockSpec** says how large a block is,
 # and its index map says *which* block a step needs, counted in blocks.
 #
-# Here is a complete kernel that doubles an array in blocks of 256 rows. Read it, then look at its
-# blocks move.
+# Here is a complete kernel that doubles an array in blocks of 256 rows. Read it, then step through its
+# grid with the slider or the arrow keys, and watch the blocks move.
 
 
 # %%
@@ -117,7 +117,7 @@ def double(x):
 
 
 small = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
-visual.blocks_in_motion(tpulab.trace(double, small).calls[0])
+visual.step_through(tpulab.trace(double, small).calls[0])
 
 # %% [markdown]
 # On this machine there is no TPU, so `double(x)` itself would be refused. `tpulab.run` runs the same
@@ -200,7 +200,7 @@ assert verdict.top_rung, str(verdict)
 # Look at when your blocks move and when the units work. The first block has nothing to hide behind,
 # and neither has the last one on its way back; in between, copies and additions overlap.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 large = jax.ShapeDtypeStruct((8192, 1024), jnp.float32)
 when_written(lambda: visual.pipeline_timeline(tpulab.ladder(add_blocks, large, large, chip=chip)))
 
@@ -338,7 +338,7 @@ tpulab.check("first_kernel.add_blocks", patient_a, chips=[chip], record=False)
 # **Patient B** is an `add_blocks` too.
 
 
-# %% jupyter={"source_hidden": true}
+# %% jupyter={"source_hidden": true} tags=["nbval-ignore-output"]
 def patient_b(x, y):
     block = pl.BlockSpec((4096, x.shape[1]), lambda i: (i, 0))
 

@@ -460,7 +460,8 @@ def patient_a(lhs, rhs):
 tpulab.check("matmul.bf16_scratch", patient_a, chips=[chip], record=False)
 
 # %% [markdown]
-# **Patient B** is right, and slower than it should be. Its blocks are as large as yours.
+# **Patient B** is right, its blocks are as large as yours, and no rung of its ladder loses much. All the
+# same it takes more than five times as long.
 
 
 # %% jupyter={"source_hidden": true} tags=["nbval-ignore-output"]
@@ -502,9 +503,10 @@ visual.ladder_waterfall(tpulab.ladder(patient_b, *matrices(4096, 4096, 4096), ch
 # **A** keeps its accumulator in `bfloat16`. With two blocks of k the error drowns in the rounding of the
 # result; with sixteen it does not.
 #
-# **B** turns its operands into `float32` and asks for the highest precision. The matrix unit knows only
-# `bfloat16`, so the compiler splits every operand and multiplies several times. Traffic and blocks are
-# fine; the *schedule* is long.
+# **B** turns its operands into `float32` and asks for the highest precision. The matrix unit multiplies
+# `bfloat16`, so the compiler splits every operand into parts and multiplies six times. Look at the *first*
+# rung: a ladder compares a kernel with the best that its own work allows, and here the work itself is six
+# times as long. Nothing on the rungs below can win that back.
 
 # %% [markdown]
 # ## What you said, and what it is

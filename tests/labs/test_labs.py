@@ -1,4 +1,4 @@
-"""The labs themselves: sources, notebooks and outputs agree; blanks run; solutions reach the top."""
+"""The labs: source, notebooks and outputs agree; blanks run through; solutions reach the top."""
 
 from __future__ import annotations
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# a column with wider cells holds sentences
+_WIDEST_FIGURE = 24
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -75,12 +78,14 @@ class Figure:
 
 
 def _text_table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> list[str]:
+    """Columns of figures to the right, names and sentences to the left."""
     table = [header, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    to_left = [column == 0 or width > _WIDEST_FIGURE for column, width in enumerate(widths)]
     return [
         "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if left else cell.rjust(width)
+            for cell, width, left in zip(row, widths, to_left, strict=True)
         ).rstrip()
         for row in table
     ]

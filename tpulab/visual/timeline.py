@@ -195,19 +195,30 @@ def _rows(timeline: Timeline) -> tuple[tuple[str, ...], ...]:
 
 
 def _sentence(timeline: Timeline, end: float) -> str:
-    unit = _LANES.get(timeline.limiting_unit, timeline.limiting_unit)
-    busy = timeline.busy_cycles.get(timeline.limiting_unit, 0.0) / timeline.cycles
+    unit, verb, cycles = _busiest(timeline)
     text = (
-        f"The run takes {seconds_text(timeline.seconds)} on {timeline.chip}; busiest are the "
-        f"{unit} with {busy:.0%} of it"
-        if unit.endswith("s")
-        else f"The run takes {seconds_text(timeline.seconds)} on {timeline.chip}; busiest is the "
-        f"{unit} with {busy:.0%} of it"
+        f"The run takes {seconds_text(timeline.seconds)} on {timeline.chip}; busiest {verb} the "
+        f"{unit} with {cycles / timeline.cycles:.0%} of it"
     )
-    waits = sorted(timeline.stall_cycles.items(), key=lambda pair: -pair[1])
+    waits = sorted(timeline.stall_cycles.items(), key=lambda pair: (-pair[1], pair[0]))
     if waits and waits[0][1] > 0:
         cause, cycles = waits[0]
-        text += f". The core waits longest for: {cause}, {cycles / timeline.cycles:.0%} of the run"
+        text += f". The core waits longest for {_object(cause)}, {cycles / timeline.cycles:.0%}"
     if end < timeline.cycles:
         text += f". Shown are the first {seconds_text(end / timeline.clock_hertz)}"
     return text + "."
+
+
+def _busiest(timeline: Timeline) -> tuple[str, str, float]:
+    """Name, verb and busy cycles of the unit that limits the run."""
+    unit = timeline.limiting_unit
+    if unit == "hbm":
+        copies = ("dma_in", "dma_out")
+        return "memory", "is", sum(timeline.busy_cycles.get(lane, 0.0) for lane in copies)
+    name = _LANES.get(unit, unit)
+    plural = name.endswith("s") or name.startswith("copies")
+    return name, "are" if plural else "is", timeline.busy_cycles.get(unit, 0.0)
+
+
+def _object(cause: str) -> str:
+    return cause.removeprefix("waiting for ")
