@@ -19,6 +19,7 @@ _LIBRARY_PATH = re.compile(
     + r"/(?!exercises/))"
 )
 _PLACE = re.compile(r'"?((?:/|[A-Za-z]:\\|\.{1,2}/)[^":\n]*?\.py|<[^>\n]+>)"?:(\d+)(?::\d+)?')
+_MLIR_PLACE = re.compile(r'"([^"\n]+)":(\d+):\d+')
 _PYTHON_PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 
@@ -91,7 +92,7 @@ def catalogue() -> tuple[Entry, ...]:
         Entry(
             key=key,
             title=entry["title"],
-            pattern=re.compile(entry["pattern"], re.DOTALL),
+            pattern=re.compile(entry["pattern"]),
             cause=entry["cause"],
             rule=entry["rule"],
             remedy=entry["remedy"],
@@ -124,7 +125,10 @@ def explain(error_or_text: BaseException | str, chip: str | None = None) -> Expl
         texts = [error_or_text]
         where = None
         message = _message(error_or_text)
-    where = where or next(filter(None, map(place_in, texts)), None)
+    in_text = next(filter(None, map(place_in, texts)), None)
+    # MLIR's locations name the operation itself; a traceback may only name the pallas_call
+    exact = next((found for text in texts if (found := place_in(text, _MLIR_PLACE))), None)
+    where = exact or where or in_text
     return _look_up("\n".join(texts), message, where, chip, None)
 
 
@@ -147,7 +151,7 @@ def _look_up(
     for entry in catalogue():
         if entry.chips and chip is not None and chip not in entry.chips:
             continue
-        if entry.signal is not None and entry.signal != signal:
+        if entry.signal is not None and signal is not None and entry.signal != signal:
             continue
         if entry.pattern.search(text):
             return Explanation(
@@ -191,9 +195,9 @@ def first_sentence(message: str) -> str:
     return text if len(text) <= 200 else text[:197].rstrip() + "..."
 
 
-def place_in(text: str) -> str | None:
+def place_in(text: str, *patterns: re.Pattern[str]) -> str | None:
     """The first ``file:line`` in a message that is not inside a library."""
-    for pattern in (_PYTHON_PLACE, _PLACE):
+    for pattern in patterns or (_PYTHON_PLACE, _PLACE):
         for match in pattern.finditer(text):
             if not _LIBRARY_PATH.search(match[1]):
                 return f"{match[1]}:{match[2]}"
