@@ -36,10 +36,11 @@ TOP = set(FLOORS[-1])
 # one room in several files
 LADDER = {"ladder", "ladder_causes", "ladder_render"}
 
-DRAWING = {"matplotlib", "ipywidgets", "anywidget"}
+# a widget is described with traitlets
+DRAWING = {"matplotlib", "ipywidgets", "anywidget", "traitlets"}
 JUPYTER = {
     "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "jupyter_server",
-    "jupyterlab", "nbclient", "nbformat", "nbval", "papermill", "traitlets",
+    "jupyterlab", "nbclient", "nbformat", "nbval", "papermill",
 }  # fmt: skip
 
 

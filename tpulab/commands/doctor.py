@@ -120,19 +120,15 @@ def _compiler() -> Finding:
 
 
 def _chips() -> Finding:
-    """Really compile a small kernel for every chip."""
+    """Really compile a small kernel for every chip: nothing from a cache."""
     from tpulab.compiler import available_chips, missing_reason
 
     if missing_reason():
         return Finding("chips", "less", "none without the TPU compiler")
-    good, bad = [], []
     started = time.monotonic()
-    for chip in available_chips():
-        why = _compile_for(chip)
-        if why is None:
-            good.append(chip)
-        else:
-            bad.append(f"{chip} ({why})")
+    results = _compile_small_kernel(available_chips())
+    good = [chip for chip, why in results.items() if why is None]
+    bad = [f"{chip} ({why})" for chip, why in results.items() if why is not None]
     found = f"compiled a kernel for {', '.join(good)}" if good else "no chip"
     found += f" in {time.monotonic() - started:.1f} s"
     if bad:
@@ -143,24 +139,32 @@ def _chips() -> Finding:
 _COMPILER_REMEDY = "delete the environment folder and run  python3 -m tpulab lab  again"
 
 
-def _compile_for(chip: str) -> str | None:
-    """None when a small kernel compiles for the chip, else why it does not."""
+def _compile_small_kernel(chips: tuple[str, ...]) -> dict[str, str | None]:
+    """For each chip None when a small kernel compiles, else why it does not."""
+    import tempfile
+
     import jax
     import jax.numpy as jnp
     from jax.experimental import pallas as pl
 
-    from tpulab.compiler import compile as compile_for
+    from tpulab.compiler import CompileCache, CompilerService
 
     def add_one(x_ref, out_ref):  # type: ignore[no-untyped-def]
         out_ref[...] = x_ref[...] + 1.0
 
     argument = jax.ShapeDtypeStruct((8, 128), jnp.float32)
     call = pl.pallas_call(add_one, out_shape=argument)
-    try:
-        compile_for(call, argument, chip=chip, deadline_seconds=_COMPILE_DEADLINE_SECONDS)
-    except TpulabError as error:
-        return error.what[:160]
-    return None
+    with (
+        tempfile.TemporaryDirectory(prefix="tpulab-doctor-") as folder,
+        CompilerService(cache=CompileCache(Path(folder))) as service,
+    ):
+        programs = service.compile_many(
+            call, (argument,), chips, deadline_seconds=_COMPILE_DEADLINE_SECONDS
+        )
+    return {
+        chip: program.what[:160] if isinstance(program, TpulabError) else None
+        for chip, program in programs.items()
+    }
 
 
 def _jupyterlab() -> Finding:
@@ -212,15 +216,20 @@ def _home() -> Finding:
 
     chosen = os.environ.get("TPULAB_HOME")
     home = Path(chosen) if chosen else Path(platformdirs.user_data_dir("tpulab"))
-    nearest = home
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
-    if os.access(nearest, os.W_OK) and nearest.is_dir():
+    import tempfile
+
+    try:
+        # written for real: what a file's mode says does not hold for root and network folders
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home) as trial:
+            trial.write(b"x")
         return Finding("home", "ok", f"progress and cache in {home}")
+    except OSError as error:
+        reason = error.strerror
     return Finding(
         "home",
         "less",
-        f"{home} can't be written: nothing is remembered from one run to the next",
+        f"{home} can't be written ({reason}): nothing is remembered from one run to the next",
         "set TPULAB_HOME to a folder that you can write",
     )
 
