@@ -9,8 +9,9 @@ around them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from tests.kernels_in_jax import (
+from . import (
     flash_attention,
     matmul,
     megablox,
@@ -41,7 +42,7 @@ class Traffic:
 
 
 def _matmul(size: int, rows: int, columns: int, depth: int, wide: int, result: int) -> Traffic:
-    """A block of each factor a step: the left one once per block column, the right per block row."""
+    """A block of each factor a step: the left is read per block column, the right per block row."""
     assert size // depth > 1, "with one block along the depth, factors would be kept"
     left = size * size * wide * (size // columns)
     right = size * size * wide * (size // rows)
@@ -170,12 +171,19 @@ def _blocks(length: int, block: int) -> int:
     return -(-length // block)
 
 
-def _paged(module: object, wide: int, query: int) -> Traffic:
+def _pages(module: Any, wide: int) -> int:
+    """Bytes of k and v of all key/value heads in whole blocks of pages."""
+    tokens = module.PAGES_PER_BLOCK * module.PAGE
+    blocks = sum(_blocks(length, tokens) for length in module.LENGTHS)
+    return 2 * blocks * tokens * module.KV_HEADS * module.HEAD * wide
+
+
+def _paged(module: Any, wide: int, query: int) -> Traffic:
     """Whole blocks of pages of k and v for every key/value head; query and results once."""
     m = module
     tokens = m.PAGES_PER_BLOCK * m.PAGE
     blocks = sum(_blocks(length, tokens) for length in m.LENGTHS) * m.KV_HEADS
-    pages = 2 * blocks * tokens * m.HEAD * wide
+    pages = _pages(m, wide)
     queries = m.BATCH * m.QUERY_HEADS * m.HEAD
     prefetched = (m.BATCH + m.BATCH * m.PAGES_PER_SEQUENCE + 1 + 1) * I32
     maxima_and_sums = 2 * m.BATCH * m.QUERY_HEADS * F32
@@ -230,7 +238,7 @@ def _gmm() -> Traffic:
 
 
 def _tgmm() -> Traffic:
-    """Visits are innermost: a tile on a border is kept for the next group. Every group is written."""
+    """Visits are innermost, so a tile on a border is kept; every group is written."""
     tm, tk, tn = megablox.TILING
     outer = (megablox.COLUMNS // tn) * (megablox.DEPTH // tk)
     tiles = megablox.ROWS // tm
@@ -275,3 +283,27 @@ def expected(name: str, *, scratch_outputs: bool) -> Traffic | None:
     }
     formula = formulas.get(name)
     return formula() if formula else None
+
+
+def must_read(name: str) -> int:
+    """Bytes that can't stay in HBM whatever XLA does: arguments the answer depends on, once."""
+    heads = flash_attention.BATCH * flash_attention.HEADS * flash_attention.SEQUENCE
+    splash = splash_attention_mha.BATCH * splash_attention_mha.HEADS * splash_attention_mha.SEQUENCE
+    shared = (splash_attention_mqa.HEADS + 2) * splash_attention_mqa.SEQUENCE
+    rows = megablox.ROWS * megablox.DEPTH * BF16
+    used = sum(size > 0 for size in megablox.GROUP_SIZES)
+    weights = used * megablox.DEPTH * megablox.COLUMNS * BF16
+    arguments = {
+        "flash_attention_backward": 3 * heads * flash_attention.HEAD * BF16,
+        "splash_attention_mha": 3 * splash * splash_attention_mha.HEAD * BF16,
+        "splash_attention_mha_backward": 3 * splash * splash_attention_mha.HEAD * BF16,
+        "splash_attention_mqa": shared * splash_attention_mqa.HEAD * BF16,
+        "paged_attention": _pages(paged_attention, BF16),
+        "paged_attention_grid": _pages(paged_attention, BF16),
+        "paged_attention_int8": _pages(paged_attention_int8, I8),
+        "gmm": rows + weights,
+        "gmm_backward": rows + weights,
+        "tgmm": 2 * rows,
+        "threefry_bits_padded": 0,
+    }
+    return arguments[name]
