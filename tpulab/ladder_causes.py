@@ -6,6 +6,7 @@ Works on anything with the attributes of ``Kernel``, ``Program`` and ``Timeline`
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -302,20 +303,30 @@ def pipeline_cause(
         parts["XLA operations around the kernel"] = xla_seconds
     ranked = sorted(parts.items(), key=lambda item: -item[1])[:2]
     text = "; ".join(f"{name}: {time_text(lost)}" for name, lost in ranked)
-    if efficiency_seconds > 0.5 * gap_seconds and not xla_seconds > 0.5 * gap_seconds:
-        text = (
-            f"HBM streams reach less than the data sheet's bandwidth, which costs "
-            f"{time_text(efficiency_seconds)}" + (f"; {text}" if text else "")
-        )
-        return Cause("pipeline.bandwidth", text)
-    steps = max(1, timeline.steps)
-    short = seconds / steps < _SHORT_STEP * latency_seconds / steps
-    if short and latency_seconds > 0.5 * gap_seconds and not xla_seconds > 0.5 * gap_seconds:
-        text = (
-            f"{steps:,} steps of {time_text(seconds / steps)} are too short to hide a transfer's "
-            f"latency, {time_text(latency_seconds)} in all" + (f"; {text}" if text else "")
-        )
-        return Cause("pipeline.steps", text)
+
+    def told(key: str, sentence: str) -> Cause:
+        return Cause(f"pipeline.{key}", sentence + (f"; {text}" if text else ""))
+
+    waits = sum(lost for name, lost in stalls.items() if name.startswith("waiting for DMA"))
+    if xla_seconds <= 0.5 * gap_seconds and waits > 0.5 * gap_seconds:
+        if kernel is not None and all(math.prod(call.grid) <= 1 for call in kernel.calls):
+            return told("one_step", "one grid step: fetch, work and write-back follow one another")
+        if efficiency_seconds > 0.5 * gap_seconds:
+            return told(
+                "bandwidth",
+                "HBM streams reach less than the data sheet's bandwidth, which costs "
+                f"{time_text(efficiency_seconds)}",
+            )
+        steps = max(1, timeline.steps)
+        if (
+            seconds / steps < _SHORT_STEP * latency_seconds / steps
+            and latency_seconds > 0.5 * gap_seconds
+        ):
+            return told(
+                "steps",
+                f"{steps:,} steps of {time_text(seconds / steps)} are too short to hide a "
+                f"transfer's latency, {time_text(latency_seconds)} in all",
+            )
     key = "other"
     if ranked:
         first = ranked[0][0]

@@ -10,6 +10,11 @@ from tpulab.errors import TpulabError
 from tpulab.hardware import Chip, get_chip
 from tpulab.ladder_model import ChipLadder, Refusal, Rung
 
+# a prediction below this share of the bound is not a rounding difference of two clocks
+_IMPOSSIBLE = 0.9
+# how far the program's traffic may be from that of the kernel's blocks without a word
+_SAME_TRAFFIC = 0.2
+
 
 def simulate_for_ladder(program: Any, kernel: Any) -> tuple[Any, float]:
     """The timeline, and the cycles that the kernels' instructions take without any transfer."""
@@ -54,23 +59,30 @@ def climb(
     warnings: list[str] = []
     rungs: list[Rung] = []
     light = 0.0
-    memory = compute_padded = 0.0
+    memory = 0.0
     if kernel is not None:
         warnings += getattr(kernel, "notes", ())
-        rungs, memory, compute_padded = _bounds(kernel, chip, warnings)
+        rungs, memory = _bounds(kernel, chip, warnings)
         light = rungs[0].seconds
+    if refusal is None and timeline is not None:
+        refusal = _faster_than_light(timeline, light, kernel)
     one_core = chip.cores_per_device > 1 and kernel is not None and not _splits(kernel)
+    cores = 1 if one_core else chip.cores_per_device
     predicted = None
-    if kernel is not None and timeline is not None:
+    if kernel is not None and timeline is not None and refusal is None:
         warnings += timeline.warnings
+        moved = (timeline.hbm_read_bytes + timeline.hbm_written_bytes) * cores
+        if abs(moved - kernel.hbm_bytes) > _SAME_TRAFFIC * max(moved, kernel.hbm_bytes):
+            warnings.append(
+                f"the program moves {causes.bytes_text(moved)}, the kernel's blocks "
+                f"{causes.bytes_text(kernel.hbm_bytes)}; the difference is XLA's operations around "
+                "the kernel, or one of the two counts is wrong"
+            )
         predicted = timeline.seconds
-        rungs = _predicted(
-            rungs, kernel, program, timeline, chip, compute_cycles, memory, one_core, warnings
-        )
+        rungs = _predicted(rungs, kernel, program, timeline, chip, compute_cycles, memory, one_core)
         if measured_seconds is not None:
             cause = causes.measured_cause(predicted, measured_seconds)
             rungs.append(Rung("measured", measured_seconds, cause.text, cause.advice))
-    cores = 1 if one_core else chip.cores_per_device
     done = timeline is not None and refusal is None and kernel is not None
     return ChipLadder(
         function=function or (kernel.name if kernel is not None else "function"),
@@ -96,6 +108,21 @@ def climb(
     )
 
 
+def _faster_than_light(timeline: Any, light: float, kernel: Any) -> Refusal | None:
+    """A refusal when the simulated run cannot have done the work that was counted."""
+    if timeline.seconds >= _IMPOSSIBLE * light:
+        return None
+    moved = timeline.hbm_read_bytes + timeline.hbm_written_bytes
+    return Refusal(
+        "simulate",
+        f"the simulated run takes {causes.time_text(timeline.seconds)}, less than the "
+        f"{causes.time_text(light)} that the counted work needs at best, so it did not do all of "
+        f"it: it moved {causes.bytes_text(moved)} where the kernel's blocks move "
+        f"{causes.bytes_text(kernel.hbm_bytes)}. Most often the kernel's grid or loops depend on "
+        "data that is computed before it; give those arguments as arrays with values",
+    )
+
+
 def _splits(kernel: Any) -> bool:
     """Whether some call has a parallel grid axis that two cores can share."""
     return any(
@@ -105,8 +132,8 @@ def _splits(kernel: Any) -> bool:
     )
 
 
-def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], float, float]:
-    """The three rungs that need no compiler; HBM and matrix time of the padded work."""
+def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], float]:
+    """The three rungs that need no compiler, and the HBM time of the padded traffic."""
     from tpulab.roofline import Work, bound
 
     work = Work.of_kernel(kernel)
@@ -139,7 +166,7 @@ def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], f
         Rung("traffic", traffic, second.text, second.advice),
         Rung("tile padding", padded, third.text, third.advice),
     ]
-    return rungs, memory, matrix
+    return rungs, memory
 
 
 @dataclass(frozen=True)
@@ -170,18 +197,10 @@ def _predicted(
     compute_cycles: float | None,
     memory_seconds: float,
     one_core: bool,
-    warnings: list[str],
 ) -> list[Rung]:
     """All rungs: the predicted ones added, the earlier ones kept below them."""
     predicted = timeline.seconds
     cycles = timeline.compute_cycles if compute_cycles is None else compute_cycles
-    light = rungs[0].seconds
-    if predicted < 0.98 * light:
-        warnings.append(
-            f"the prediction of {causes.time_text(predicted)} is below the speed of light of "
-            f"{causes.time_text(light)}: work that was counted is not in the program, or a figure "
-            "of the chip is wrong"
-        )
     # an estimate of padding can be above what the compiler achieved; the program is the better
     # witness, so nothing before the prediction may exceed it
     rungs = [

@@ -362,6 +362,13 @@ def test_pipeline_names_short_steps_and_bandwidth() -> None:
     assert "less than the data sheet's bandwidth" in streaming.rungs[4].cause
 
 
+def test_one_step_has_nothing_to_overlap() -> None:
+    kernel = _matmul(grid=(), semantics=())
+    result = _one(kernel, fake_timeline(2e-3, stalls={"waiting for DMA: input 0": 1e-3}))
+    assert "one grid step" in result.rungs[4].cause
+    assert "a grid of several steps" in result.rungs[4].advice
+
+
 def test_xla_operations_belong_to_the_pipeline() -> None:
     run = fake_timeline(2e-3, xla=1.1e-3)
     result = _one(_matmul(), run, compute_cycles=0.8e-3 * 1.5e9)
@@ -370,11 +377,31 @@ def test_xla_operations_belong_to_the_pipeline() -> None:
     assert "inside the kernel" in result.rungs[4].advice
 
 
-def test_a_prediction_below_the_bound_is_a_warning_and_stays_monotone() -> None:
-    result = _one(_matmul(), fake_timeline(1e-4))
-    assert any("below the speed of light" in sentence for sentence in result.warnings)
-    assert all(rung.seconds == pytest.approx(1e-4) for rung in result.rungs)
-    assert result.bound_seconds == pytest.approx(2 * 4096**3 / 197e12)
+def test_a_run_that_cannot_have_done_the_work_is_refused() -> None:
+    light = 2 * 4096**3 / 197e12
+    result = _one(_matmul(), fake_timeline(0.5 * light))
+    assert result.refusal.stage == "simulate"
+    assert "it moved 1.465 KiB where the kernel's blocks move 96 MiB" in result.refusal.reason
+    assert result.predicted_seconds is None
+    assert result.bound_seconds == pytest.approx(light)
+    assert result.vmem_bytes == MIB
+
+
+def test_two_clocks_may_differ_a_little() -> None:
+    light = 2 * 4096**3 / 197e12
+    result = _one(_matmul(), fake_timeline(0.95 * light))
+    assert result.refusal is None
+    assert all(rung.seconds == pytest.approx(0.95 * light) for rung in result.rungs)
+    assert result.bound_seconds == pytest.approx(light)
+
+
+def test_traffic_that_does_not_agree_is_a_warning() -> None:
+    run = fake_timeline(1e-3, hbm_read_bytes=64 * MIB, hbm_written_bytes=32 * MIB)
+    assert not _one(_matmul(), run).warnings
+    few = fake_timeline(1e-3, hbm_read_bytes=0, hbm_written_bytes=32 * MIB)
+    assert (
+        "the program moves 32 MiB, the kernel's blocks 96 MiB" in _one(_matmul(), few).warnings[0]
+    )
 
 
 def test_measured_rung() -> None:
@@ -397,7 +424,7 @@ STALL = st.sampled_from(
 
 
 @given(
-    st.floats(1e-7, 1.0),
+    st.floats(1e-4, 1.0),
     st.dictionaries(STALL, st.floats(0, 0.14), max_size=7),
     st.integers(0, 40),
     st.sampled_from(["v2", "v4", "v5e", "v5p", "v6e", "7x"]),
