@@ -7,16 +7,22 @@ import sys
 OLDEST = (3, 11)
 
 
-def _refuse_old_python():
-    import shutil
+def _refuse_old_python() -> int:
+    import os
+    import subprocess
+
+    def works(name: str) -> bool:
+        # a version manager's stand-in is on the PATH without a Python behind it
+        with open(os.devnull, "w") as nowhere:
+            try:
+                return subprocess.call([name, "-c", ""], stdout=nowhere, stderr=nowhere) == 0
+            except OSError:
+                return False
 
     have = "{}.{}".format(sys.version_info[0], sys.version_info[1])
     sentence = "tpulab needs Python {}.{} or newer; this is {}.".format(OLDEST[0], OLDEST[1], have)
-    newer = [
-        "python3.{}".format(minor)
-        for minor in (13, 12, 11)
-        if shutil.which("python3.{}".format(minor))
-    ]
+    names = ["python3.{}".format(minor) for minor in (13, 12, 11)]
+    newer = [name for name in names if works(name)]
     verb = " ".join(sys.argv[1:]) or "lab"
     if newer:
         sentence += " You have a newer one: run  {} -m tpulab {}".format(newer[0], verb)
@@ -26,7 +32,7 @@ def _refuse_old_python():
     return 1
 
 
-def main():
+def main() -> int:
     """Hand the command line to the environment's own ``tpulab``; return the exit status."""
     if sys.version_info < OLDEST:
         return _refuse_old_python()

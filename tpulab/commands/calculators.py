@@ -39,7 +39,8 @@ def roofline(options: argparse.Namespace) -> int:
         bounds = _bounds_of_kernel(options, chips_asked)
     else:
         if options.matmul:
-            work = room.Work.matmul(*options.matmul, dtype)
+            m, k, n = options.matmul
+            work = room.Work.matmul(m, k, n, dtype)
         else:
             work = room.Work.of(options.flops or 0.0, options.bytes or 0.0, dtype)
         bounds = [room.bound(work, chip) for chip in chips_asked]
@@ -84,13 +85,16 @@ def tiling(options: argparse.Namespace) -> int:
     from tpulab.commands.options import chip_names, dtype_word
 
     answers = {}
+    dtype = dtype_word(options.dtype)
+    m, k, n = options.m, options.k, options.n
     for chip in chip_names(options.chip):
-        common = {"chip": chip, "dtype": dtype_word(options.dtype)}
-        sizes = (options.m, options.k, options.n)
         if options.block:
-            answers[chip] = room.matmul_tilings(*sizes, *options.block, **common)
+            block_m, block_k, block_n = options.block
+            answers[chip] = room.matmul_tilings(
+                m, k, n, block_m, block_k, block_n, chip=chip, dtype=dtype
+            )
         else:
-            answers[chip] = room.best_tilings(*sizes, top=options.top, **common)
+            answers[chip] = room.best_tilings(m, k, n, top=options.top, chip=chip, dtype=dtype)
     if options.json:
         print(json.dumps({chip: found.to_json() for chip, found in answers.items()}, indent=2))
     else:
