@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tpulab.compiler.artifact import Artifact as Artifact
     from tpulab.compiler.artifact import lower as lower
     from tpulab.compiler.cache import CompileCache as CompileCache
+    from tpulab.compiler.compiling import CompilerService as CompilerService
+    from tpulab.compiler.compiling import compile as compile
+    from tpulab.compiler.compiling import compile_many as compile_many
+    from tpulab.compiler.compiling import service as service
     from tpulab.compiler.environment import available_chips as available_chips
     from tpulab.compiler.environment import compiler_version as compiler_version
     from tpulab.compiler.environment import missing_reason as missing_reason
@@ -31,15 +35,11 @@ if TYPE_CHECKING:
     from tpulab.compiler.program import SlotUse as SlotUse
     from tpulab.compiler.program import VmemReport as VmemReport
     from tpulab.compiler.refusals import CompileError as CompileError
-    from tpulab.compiler.refusals import CompileRefused as CompileRefused
     from tpulab.compiler.refusals import CompilerDied as CompilerDied
+    from tpulab.compiler.refusals import CompileRefused as CompileRefused
     from tpulab.compiler.refusals import CompilerMissing as CompilerMissing
     from tpulab.compiler.refusals import CompilerTimeout as CompilerTimeout
     from tpulab.compiler.refusals import LoweringRefused as LoweringRefused
-    from tpulab.compiler.compiling import CompilerService as CompilerService
-    from tpulab.compiler.compiling import compile as compile
-    from tpulab.compiler.compiling import compile_many as compile_many
-    from tpulab.compiler.compiling import service as service
 
 _EXPORTS = {
     "Allocation": "program",

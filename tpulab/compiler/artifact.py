@@ -95,8 +95,8 @@ def lower(
         arguments: arrays or ``jax.ShapeDtypeStruct``, mixed; only shapes and dtypes are used.
         chip: name or :class:`tpulab.hardware.Chip`.
         mesh: for functions that take their mesh from the context (``jax.shard_map`` without
-            ``mesh=``): a mapping of axis name to size, or a JAX mesh. A function that brings its own
-            mesh, concrete or abstract, needs none.
+            ``mesh=``): a mapping of axis name to size, or a JAX mesh. A function that brings its
+            own mesh, concrete or abstract, needs none.
 
     Raises:
         LoweringRefused: JAX can't lower it for this chip; the JAX error is chained.
@@ -202,7 +202,7 @@ def _spec(leaf: Any) -> Any:
         return leaf
     raise UsageError(
         f"an argument of type {type(leaf).__name__} is not an array",
-        hint="pass arrays or jax.ShapeDtypeStruct(shape, dtype); bind the rest with functools.partial",
+        hint="pass arrays or jax.ShapeDtypeStruct(shape, dtype); bind the rest with partial",
     )
 
 
@@ -320,7 +320,7 @@ def _content_key(exported: Any, data: bytes) -> tuple[str, int, tuple[str, ...]]
         for body in bodies:
             kernel = base64.b64decode(body)
             digest.update(_kernel_text(kernel, places))
-    except Exception:
+    except Exception:  # noqa: BLE001 - only a key is lost
         # a JAX that prints its modules differently: equal bytes still have equal keys
         digest = hashlib.sha256(data)
         places = []
@@ -353,7 +353,7 @@ def _kernel_text(body: bytes, places: list[str]) -> bytes:
             module = ir.Module.parse(body)
             module.operation.walk(collect)
             text = str(module.operation.get_asm(enable_debug_info=False)).encode()
-    except Exception:
+    except Exception:  # noqa: BLE001 - the bytes are a key too
         return body
     places.extend(found)
     return text

@@ -18,8 +18,8 @@ from tpulab.compiler.environment import compiler_version, missing_reason, topolo
 from tpulab.compiler.program import Program
 from tpulab.compiler.refusals import (
     CompileError,
-    CompileRefused,
     CompilerDied,
+    CompileRefused,
     CompilerMissing,
     CompilerTimeout,
     compiler_missing,
@@ -37,6 +37,9 @@ _COMPILES_PER_WORKER = 200
 _RECYCLE_AT_BYTES = 2 << 30
 # programs kept in memory, so that a second look costs nothing even without a cache directory
 _PROGRAMS_IN_MEMORY = 64
+
+# signals that say nothing about the kernel; one more attempt is made
+_FROM_OUTSIDE = ("SIGKILL", "SIGTERM")
 
 _Entry = tuple[dict[str, Any], dict[str, bytes]]
 
@@ -237,8 +240,11 @@ class CompilerService:
                 self._starting -= 1
                 self._condition.notify()
         with self._condition:
-            self._busy.add(worker)
-        return worker
+            if not self._closed:
+                self._busy.add(worker)
+                return worker
+        worker.close()
+        raise CompileError("the compiler service has been closed")
 
     def _start(self) -> SupervisedWorker:
         try:
@@ -250,6 +256,13 @@ class CompilerService:
                 why=_last_line(death.errors) or str(death),
                 hint="`tpulab doctor` says what works here",
             ) from death
+        except OSError as error:
+            raise CompileError(
+                f"the TPU compiler's process can't be started: {error.strerror or error}",
+                message=str(error),
+                why="it needs a directory for its listings, in /dev/shm or the temporary directory",
+                hint="free some room, or set TMPDIR to a directory that can be written",
+            ) from error
 
     def _ask(self, artifact: Artifact, deadline_seconds: float) -> _Entry:
         from tpulab.hardware import get_chip
@@ -265,19 +278,20 @@ class CompilerService:
             ) from error
         started = time.monotonic()
         deadline = started + deadline_seconds
-        try:
-            with self._worker(deadline) as worker:
-                header, segments = worker.ask(
-                    {"topology": topology, "mesh": artifact.mesh, "name": artifact.name},
-                    {"artifact": artifact.data},
-                    deadline,
-                )
-        except WorkerDied as death:
-            if self._filtered and _rejects_flags(death):
-                # a compiler that does not know the dump filter: dump everything from now on
-                self._filtered = False
-                return self._ask(artifact, deadline_seconds)
-            raise _death(death, artifact, time.monotonic() - started) from death
+        request = {"topology": topology, "mesh": artifact.mesh, "name": artifact.name}
+        for attempt in range(3):
+            try:
+                with self._worker(deadline) as worker:
+                    header, segments = worker.ask(request, {"artifact": artifact.data}, deadline)
+                break
+            except WorkerDied as death:
+                if self._filtered and _rejects_flags(death):
+                    # a compiler that does not know the dump filter: dump everything from now on
+                    self._filtered = False
+                elif attempt or death.reason != "signal" or death.signal not in _FROM_OUTSIDE:
+                    # the one who waits next should not wait for a start
+                    self.prewarm()
+                    raise _death(death, artifact, time.monotonic() - started) from death
         if "error" in header:
             raise _refused(header, artifact)
         header["places"] = artifact.places
@@ -361,13 +375,15 @@ def _death(death: WorkerDied, artifact: Artifact, seconds: float) -> CompileErro
 
     if death.reason == "deadline":
         return CompilerTimeout(
-            f"the TPU compiler did not finish for {artifact.chip} in {seconds:.0f} s and was stopped",
+            f"the TPU compiler did not finish for {artifact.chip} in {seconds:.0f} s; it was stopped",
             message=death.errors,
             chip=artifact.chip,
             why="very large blocks, or code unrolled many times in Python, can take this long",
             hint="make the block smaller or use lax.fori_loop, or pass a longer deadline_seconds",
         )
-    if death.reason == "memory":
+    if death.reason == "cancelled":
+        error = CompilerDied("the compile was cancelled", chip=artifact.chip)
+    elif death.reason == "memory":
         what = f"the TPU compiler ran out of memory for {artifact.chip} and was stopped"
         error = CompilerDied(
             what,
@@ -375,6 +391,14 @@ def _death(death: WorkerDied, artifact: Artifact, seconds: float) -> CompileErro
             chip=artifact.chip,
             why="the program it was given is far too large",
             hint="make the block smaller or use lax.fori_loop instead of unrolling in Python",
+        )
+    elif death.signal in _FROM_OUTSIDE:
+        error = CompilerDied(
+            f"the TPU compiler was killed from outside while it worked for {artifact.chip}",
+            message=death.errors,
+            chip=artifact.chip,
+            why="most often because the machine ran out of memory",
+            hint="close other programs, or compile for one chip at a time",
         )
     else:
         explanation = explain_death(death.errors, death.signal, artifact.chip)
@@ -453,7 +477,7 @@ def compile_many(
         deadline_seconds: for each chip.
 
     Returns:
-        By chip name, in the order given: the program, or the error that :func:`compile` would raise.
+        By chip name, in the order given: the program, or the error that :func:`compile` raises.
     """
     return service().compile_many(
         function, arguments, chips, mesh=mesh, deadline_seconds=deadline_seconds

@@ -54,7 +54,7 @@ def collect(directory: Path) -> dict[str, bytes]:
             continue
         text = Path(entry.path).read_bytes()
         if key == "hlo":
-            # source places go too: they are this process's, and an equal kernel elsewhere has others
+            # source places go too: an equal kernel elsewhere has others
             text = _STACK_FRAME.sub(b"", _TABLES.sub(b"", _KERNEL_BODY.sub(rb"\1\2", text)))
         elif key.startswith("final_bundles/"):
             text = _LOCATION.sub(rb"\1:\2:\3", text)

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-# Without these libtpu looks for a Cloud TPU machine, prints five lines, writes logs to /tmp and takes
-# a lock that keeps a second process out. The accelerator type need not match what is compiled for.
+# Without these libtpu looks for a Cloud TPU machine, prints five lines, writes logs to /tmp and
+# takes a lock that keeps a second process out. The accelerator type need not match what is compiled for.
 QUIET_ENVIRONMENT: Mapping[str, str] = {
     "JAX_PLATFORMS": "cpu",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -32,7 +32,7 @@ DUMP_LABELS = (
     "deduplication-map",
 )
 
-# More devices than the catalogue's topology has: the smallest of these that is large enough is used.
+# More devices than the catalogue's topology has: the smallest large enough of these is used.
 _LARGER_TOPOLOGIES: Mapping[int, tuple[str, ...]] = {
     2: ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
     3: ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8"),
@@ -60,7 +60,7 @@ def plain_dump_flags(directory: str) -> str:
 def settle_platform() -> None:
     """Keep JAX from loading the TPU compiler into this process when there is no accelerator.
 
-    Left alone, the first use of a backend here would load libtpu, print five lines and take its lock.
+    Left alone, the first use of a backend would load libtpu, print five lines and take its lock.
     Nothing is changed when a platform was chosen already, or where a TPU or a GPU is attached.
     """
     import jax
@@ -92,7 +92,8 @@ def missing_reason() -> tuple[str, str] | None:
     system, machine = platform.system(), platform.machine()
     if system != "Linux" or machine not in ("x86_64", "AMD64"):
         return (
-            f"the TPU compiler (libtpu) exists for Linux on x86-64 only; this is {system} on {machine}",
+            "the TPU compiler (libtpu) exists for Linux on x86-64 only; "
+            f"this is {system} on {machine}",
             "everything up to lowering works here; for the rest use a Linux x86-64 machine, "
             "a container or a cloud notebook",
         )
@@ -105,7 +106,7 @@ def missing_reason() -> tuple[str, str] | None:
 
 
 def available_chips() -> tuple[str, ...]:
-    """Names of the chips the installed compiler can compile for; empty when there is no compiler."""
+    """Names of the chips that can be compiled for here; empty when there is no compiler."""
     if missing_reason() is not None:
         return ()
     from tpulab.hardware import chips

@@ -1,4 +1,4 @@
-"""Messages between the service and its workers, and entries of the cache: JSON and byte segments."""
+"""Messages between the service and its workers, and cache entries: JSON and byte segments."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Read the scheduled HLO text: which instructions run, in which order and how often.
 
-Only as much of the format as that needs: computations, instructions with shape, opcode, operands and
-attributes. The text comes from ``*-TLP-hlo.txt``, which is scheduled (``is_scheduled=true``), so the
-order of the lines is the order of execution.
+Only as much of the format as that needs: computations, instructions with shape, opcode, operands
+and attributes. The text comes from ``*-TLP-hlo.txt``, which is scheduled (``is_scheduled=true``),
+so the order of the lines is the order of execution.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class Module:
     def trip_count(self, computation: str, loop: Instruction) -> int | None:
         """How often a while loop's body runs, when the text says so.
 
-        Either XLA noted it, or the loop counts a tuple element from a constant, by a constant, while
-        it is less than a constant. None otherwise.
+        Either XLA noted it, or the loop counts a tuple element from a constant, by a constant,
+        while it is less than a constant. None otherwise.
         """
         if match := _TRIP_COUNT.search(loop.text):
             return int(match[1])
@@ -273,7 +273,7 @@ def _parse_instruction(name: str, rest: str, is_root: bool) -> Instruction | Non
         return None
     closing = _closing(tail, match.end() - 1)
     inside, attributes = tail[match.end() : closing], tail[closing + 1 :]
-    called = {role: computation for role, computation in _CALLED.findall(attributes)}
+    called: dict[str, str] = dict(_CALLED.findall(attributes))
     if branches := _BRANCHES.search(attributes):
         for number, computation in enumerate(branches[1].split(",")):
             called[f"branch {number}"] = computation.strip().lstrip("%")

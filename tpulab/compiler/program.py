@@ -105,8 +105,8 @@ class Piece:
         calls_exact: False when that depends on data and ``calls`` is a guess.
         operand_shapes: shapes, dtypes and memory spaces of what it reads.
         result_shapes: of what it makes.
-        listing_name: whose listing it runs; equal pieces share one. None for operations that the top
-            level does itself, such as starting an asynchronous copy: those have no listing.
+        listing_name: whose listing it runs; equal pieces share one. None for operations that the
+            top level does itself, such as starting an asynchronous copy: those have no listing.
     """
 
     name: str

@@ -45,7 +45,7 @@ class CompileError(TpulabError):
 
 
 class LoweringRefused(CompileError):
-    """JAX refused to lower the function for the TPU: an ordinary Python error, before the compiler."""
+    """JAX refused to lower the function for the TPU: a Python error, before the compiler."""
 
     stage = "lower"
 
@@ -55,12 +55,12 @@ class CompileRefused(CompileError):
 
 
 class CompilerDied(CompileError):
-    """The compiler's process ended in the middle of the work; the service carries on with a new one.
+    """The compiler's process ended in the middle of the work; the service starts a new one.
 
     Attributes:
         signal: name of the signal that ended it, e.g. ``"SIGABRT"``, or None.
         exit_code: the exit code when it was not a signal, or None.
-        reason: ``"signal"``, ``"exit"`` or ``"memory"``.
+        reason: ``"signal"``, ``"exit"``, ``"memory"`` or ``"cancelled"``.
     """
 
     signal: str | None = None

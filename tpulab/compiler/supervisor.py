@@ -21,6 +21,8 @@ _DIRECTORY_PREFIX = "tpulab-compile-"
 # a large kernel's listings are about 5 MB; less room than this and the dumps go to disk
 _WANTED_ROOM_BYTES = 64 << 20
 _START_SECONDS = 60.0
+# how often memory is looked at while waiting
+_LOOK_SECONDS = 0.2
 
 
 class WorkerDied(Exception):
@@ -29,7 +31,7 @@ class WorkerDied(Exception):
     Attributes:
         signal: name of the signal, or None.
         exit_code: exit code when there was no signal.
-        reason: ``"signal"``, ``"exit"``, ``"memory"``, ``"deadline"``.
+        reason: ``"signal"``, ``"exit"``, ``"memory"``, ``"deadline"``, ``"cancelled"``.
         errors: the end of what it wrote to standard error.
     """
 
@@ -70,6 +72,31 @@ def _bury_abandoned(parent: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def _environment(flags: str) -> dict[str, str]:
+    """The worker's environment: quiet, with our flags and none of the caller's for JAX or libtpu.
+
+    An unknown flag would end the process, and settings such as x64 are in the artifact already.
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAX_", "XLA_", "TPU_", "LIBTPU_", "PYTHON"))
+    }
+    environment.update(QUIET_ENVIRONMENT)
+    environment["LIBTPU_INIT_ARGS"] = flags
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [
+            str(Path(__file__).resolve().parents[2]),
+            *(
+                os.path.abspath(path)
+                for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+                if path
+            ),
+        ]
+    )
+    return environment
+
+
 class SupervisedWorker:
     """A worker process and the pipes to it. Not thread-safe: one user at a time.
 
@@ -83,31 +110,28 @@ class SupervisedWorker:
 
     def __init__(self, memory_limit_bytes: int, *, filtered: bool = True) -> None:
         self.compiles = 0
+        self._killed_for: str | None = None
         self.memory_limit_bytes = memory_limit_bytes
         self.filtered = filtered
         self._directory = _private_directory()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        environment = {**os.environ, **QUIET_ENVIRONMENT}
-        # flags of the caller's own are not for this process: an unknown one would end it
-        for name in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_X64"):
-            environment.pop(name, None)
         flags = dump_flags if filtered else plain_dump_flags
-        environment["LIBTPU_INIT_ARGS"] = flags(str(self._directory))
-        root = str(Path(__file__).resolve().parents[2])
-        paths = [root, *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-        command = [sys.executable, "-m", "tpulab.compiler.worker"]
+        # -P: a random.py in the learner's directory must not be imported here
+        command = [sys.executable, "-P", "-m", "tpulab.compiler.worker"]
         self._process = subprocess.Popen(
             [*command, str(self._directory), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment,
+            env=_environment(flags(str(self._directory))),
+            cwd=self._directory,
             bufsize=0,
             # Ctrl-C in a terminal goes to every process of the session; this one is told by us
             start_new_session=True,
         )
         try:
+            assert self._process.stdin is not None
+            os.set_blocking(self._process.stdin.fileno(), False)
             self._read(time.monotonic() + _START_SECONDS)
         except BaseException:
             self.close()
@@ -142,7 +166,7 @@ class SupervisedWorker:
             self._errors.seek(0)
             self._errors.truncate()
         try:
-            self._write(frames.pack(header, segments))
+            self._write(frames.pack(header, segments), deadline)
             return self._read(deadline)
         except BaseException:
             # what it would answer later must not be taken for the answer to the next request
@@ -157,8 +181,9 @@ class SupervisedWorker:
             return 0
         return pages * os.sysconf("SC_PAGE_SIZE")
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "cancelled") -> None:
         """Stop the process at once; whoever waits for its answer gets :class:`WorkerDied`."""
+        self._killed_for = self._killed_for or reason
         if self._process.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -185,7 +210,7 @@ class SupervisedWorker:
         # Popen.__del__ must not wait for, or complain about, a process that is not ours
         self._process.returncode = 0
 
-    def _died(self, reason: str | None = None) -> WorkerDied:
+    def _died(self) -> WorkerDied:
         try:
             returncode = self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -195,21 +220,25 @@ class SupervisedWorker:
             size = self._errors.seek(0, os.SEEK_END)
             self._errors.seek(max(0, size - 65536))
             errors = self._errors.read().decode(errors="replace")
-        if reason is None:
-            reason = "signal" if returncode is not None and returncode < 0 else "exit"
+        by_signal = returncode is not None and returncode < 0
+        reason = self._killed_for or ("signal" if by_signal else "exit")
         return WorkerDied(returncode, reason, errors)
 
     def _stop(self, reason: str) -> WorkerDied:
-        self.kill()
-        return self._died(reason)
+        self.kill(reason)
+        return self._died()
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, deadline: float) -> None:
         pipe = self._process.stdin
         assert pipe is not None
         view = memoryview(data)
         try:
             while view:
-                view = view[pipe.write(view) :]
+                if self._wait(pipe.fileno(), select.POLLOUT, deadline):
+                    # the pipe does not block: as much is taken as there is room for
+                    view = view[os.write(pipe.fileno(), view[: 1 << 20]) :]
+        except BlockingIOError:
+            self._write(bytes(view), deadline)
         except OSError as error:
             raise self._died() from error
 
@@ -220,13 +249,7 @@ class SupervisedWorker:
         def receive(count: int) -> bytes:
             parts = []
             while count:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise self._stop("deadline")
-                ready, _, _ = select.select([pipe], [], [], min(remaining, 0.2))
-                if not ready:
-                    if self.resident_bytes() > self.memory_limit_bytes:
-                        raise self._stop("memory")
+                if not self._wait(pipe.fileno(), select.POLLIN, deadline):
                     continue
                 part = os.read(pipe.fileno(), min(count, 1 << 20))
                 if not part:
@@ -239,3 +262,16 @@ class SupervisedWorker:
             return frames.read(receive)
         except frames.FrameError as error:
             raise self._stop("exit") from error
+
+    def _wait(self, descriptor: int, event: int, deadline: float) -> bool:
+        """Wait a moment for a pipe, minding the deadline and the memory; True when it is ready."""
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise self._stop("deadline")
+        poll = select.poll()
+        poll.register(descriptor, event)
+        if poll.poll(min(remaining, _LOOK_SECONDS) * 1000):
+            return True
+        if self.resident_bytes() > self.memory_limit_bytes:
+            raise self._stop("memory")
+        return False
