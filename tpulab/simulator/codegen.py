@@ -170,6 +170,8 @@ class Generator:
             self.renames = renames
             for op in bundle.ops:
                 kind = classify(op.opcode)
+                if position in keep or flow.matters(op, self.plain):
+                    self.names |= flow.scalar_sources(op, self.plain)
                 if not kind.known:
                     self.unknown_opcodes.add(op.opcode)
                 if kind.kind is Kind.UNKNOWN:

@@ -19,6 +19,7 @@ class Constants:
     Attributes:
         chip: the chip's name.
         clock_hertz: the core's clock.
+        cores: cores that one JAX device has (a kernel must ask for its core to use more than one).
         mxu_count: matrix units in a core.
         mxu_size: rows and columns of one matrix unit.
         peak_flops_per_second: dense peak per core, by dtype.
@@ -37,6 +38,7 @@ class Constants:
 
     chip: str
     clock_hertz: float
+    cores: int
     mxu_count: int
     mxu_size: int
     peak_flops_per_second: Mapping[str, float]
@@ -138,6 +140,7 @@ def constants_for(chip: str) -> Constants:
     return Constants(
         chip=facts.name,
         clock_hertz=core.clock_hertz,
+        cores=facts.cores_per_device,
         mxu_count=core.mxu_count,
         mxu_size=core.mxu_size,
         peak_flops_per_second=dict(core.peak_flops_per_second),

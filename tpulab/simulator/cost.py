@@ -229,7 +229,7 @@ def _time(op: Op, kind: OpClass, constants: Constants) -> _Timed:
         occupancy = constants.matmul_occupancy(opcode)
         count = constants.matmul_results(opcode)
         interval = max(1, occupancy // count)
-        found = _MRB.search(_text(op))
+        found = _MRB.search(opcode)
         if found:
             base = int(found.group(1))
             buffers = tuple(f"mrb{base + i}.{resource}" for i in range(count))
@@ -243,7 +243,7 @@ def _time(op: Op, kind: OpClass, constants: Constants) -> _Timed:
         resource = None
     sources = _sources(op)
     if kind.pops:
-        found = _MRB.search(_text(op))
+        found = _MRB.search(opcode)
         if found:
             sources = (*sources, f"mrb{found.group(1)}.{resource}")
         else:
@@ -269,10 +269,6 @@ def _time(op: Op, kind: OpClass, constants: Constants) -> _Timed:
         pop,
         buffers,
     )
-
-
-def _text(op: Op) -> str:
-    return op.text.split(" = ", 1)[-1][:60]
 
 
 def _sources(op: Op) -> tuple[str, ...]:

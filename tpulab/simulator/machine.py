@@ -61,7 +61,7 @@ class Options:
     max_cycles: float = 1e12
 
 
-def _core_numbers(listing: Listing) -> list[str]:
+def core_numbers(listing: Listing) -> list[str]:
     """Values pushed towards the scalar core that hold the number of the core it runs on.
 
     Where one device has two cores, a kernel asks for it (``vpush.ccrf``, ``vpop.ccrf``, ``vpush``,
@@ -88,6 +88,7 @@ class Machine:
         start_cycle: when it begins.
         scalars: contents of integer operands by their index: scalar prefetch and SMEM inputs.
         name: the piece's name, for messages.
+        core: which core of the device it is.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Machine:
         start_cycle: float,
         scalars: Mapping[int, Any],
         name: str,
+        core: int = 0,
     ) -> None:
         self.constants = constants
         self.options = options
@@ -135,7 +137,7 @@ class Machine:
         self.busy_in = self.busy_out = 0.0
         self._flag_labels: dict[int, str] = {}
         self._recent_waits: deque[tuple[int, str, float]] = deque(maxlen=64)
-        self._popped: dict[str, Any] = dict.fromkeys(_core_numbers(listing), 0)
+        self._popped: dict[str, Any] = dict.fromkeys(core_numbers(listing), core)
         self.steps = 0
 
     # ---- preparation -------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class Machine:
         for operand in self.operands:
             if operand.space in ("", "smem") and operand.index not in self.scalars:
                 return True
-        known = set(_core_numbers(self.listing))
+        known = set(core_numbers(self.listing))
         for bundle in self.listing.bundles:
             for op in bundle.ops:
                 if op.opcode == "spop" and op.operands and op.operands[0] in known:

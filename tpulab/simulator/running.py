@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tpulab.compiler.listing import Listing
 from tpulab.simulator.constants import Constants, constants_for
-from tpulab.simulator.machine import Machine, Options, SimulationRefused
+from tpulab.simulator.machine import Machine, Options, SimulationRefused, core_numbers
 from tpulab.simulator.timeline import Event, PieceTime, Timeline
 
 if TYPE_CHECKING:
     from tpulab.compiler.program import Piece, Program
     from tpulab.kernel import Kernel, PallasCall
+
+
+_OPERAND = re.compile(r"%([\w.\-]+)")
 
 
 def simulate(
@@ -101,10 +105,15 @@ class _Total:
             ("read", "written", "dma", "load", "store", "bundles", "steps"), 0
         )
         self.warnings: list[str] = []
+        self.cores = 1
+        # When asynchronous copies of the top level are complete, by the name of their start.
+        self._under_way: dict[str, float] = {}
+        self._copies_end = 0.0
 
     def run_piece(self, piece: Piece, scalars: Mapping[int, Any]) -> None:
         """Run a piece as often as the program calls it."""
         if not piece.has_listing:
+            self._top_level(piece)
             return
         if not piece.calls_exact:
             self._warn(f"how often {piece.name} runs depends on data; {piece.calls} is a guess")
@@ -114,6 +123,53 @@ class _Total:
             if piece.kind == "kernel":
                 raise
             self._estimate(piece)
+
+    def _top_level(self, piece: Piece) -> None:
+        """An operation that the top level does itself: it starts a copy, or waits for one."""
+        opcode = piece.opcode
+        started = _OPERAND.search(piece.hlo_instruction.partition(f" {opcode}(")[2])
+        start = self.time
+        if opcode.endswith("-done") and started and started.group(1) in self._under_way:
+            end = self._under_way[started.group(1)]
+            if end > self.time:
+                self._stall("waiting for a copy of XLA", end - self.time)
+                self.time = end
+        elif opcode in ("copy", "copy-start", "slice-start", "async-start", "dynamic-slice-start"):
+            shapes = piece.operand_shapes[:1] if opcode.startswith("copy") else ()
+            moved = (shapes or piece.result_shapes)[0] if (shapes or piece.result_shapes) else None
+            if moved is None:
+                return
+            size = moved.size_bytes
+            target = piece.result_shapes[0].memory_space if piece.result_shapes else "vmem"
+            begin = max(self.time, self._copies_end)
+            end = begin + size / self.constants.hbm_bytes_per_cycle
+            if self.options.free_dma:
+                end = self.time
+            if moved.memory_space == "hbm":
+                self.counts["read"] += size
+                self.counts["load"] += 1
+            if target == "hbm":
+                self.counts["written"] += size
+                self.counts["store"] += 1
+            self.counts["dma"] += 1
+            self._copies_end = end
+            complete = end + (0 if self.options.free_dma else self.constants.dma_latency_cycles)
+            self._under_way[piece.name] = complete
+            if len(self.events) < self.options.max_events:
+                unit = "dma_out" if target == "hbm" else "dma_in"
+                self.events.append(Event(unit, piece.name, begin, complete, 0))
+            if opcode == "copy" and complete > self.time:
+                self._stall("waiting for a copy of XLA", complete - self.time)
+                self.time = complete
+        elif opcode.startswith(("all-", "collective-", "reduce-scatter", "send", "recv")):
+            self._warn(f"{piece.name} talks to other devices; its time is left out")
+        else:
+            return
+        if self.time > start:
+            self.pieces.append(PieceTime(piece.name, piece.kind, start, self.time))
+
+    def _stall(self, cause: str, cycles: float) -> None:
+        self.stalls[cause] = self.stalls.get(cause, 0) + cycles
 
     def _estimate(self, piece: Piece) -> None:
         """The time of an XLA operation that can't be run: its bytes over the bandwidth."""
@@ -137,9 +193,19 @@ class _Total:
             from dataclasses import replace
 
             options = replace(options, max_events=left)
-        machine = Machine(listing, self.constants, options, self.time, scalars, name)
         start = self.time
-        end = machine.run()
+        cores = self.constants.cores if core_numbers(listing) else 1
+        if cores < self.constants.cores and kind == "kernel":
+            self._warn(f"{name} runs on one of the device's {self.constants.cores} cores")
+        machines = [
+            Machine(listing, self.constants, options, start, scalars, name, core)
+            for core in range(cores)
+        ]
+        # Each core has its part of the bandwidth, so they do not slow each other down further.
+        ends = [machine.run() for machine in machines]
+        end = max(ends)
+        machine = machines[ends.index(end)]
+        self.cores = max(self.cores, cores)
         self.time = start + (end - start) * times
         self.pieces.append(PieceTime(name, kind, start, self.time))
         busy, stalls, bundles = machine.totals()
@@ -147,11 +213,11 @@ class _Total:
             for key, cycles in found.items():
                 sums[key] = sums.get(key, 0) + cycles * times
         for key, count in (
-            ("read", machine.read_bytes),
-            ("written", machine.written_bytes),
-            ("dma", machine.dma_count),
-            ("load", machine.load_count),
-            ("store", machine.store_count),
+            ("read", sum(m.read_bytes for m in machines)),
+            ("written", sum(m.written_bytes for m in machines)),
+            ("dma", sum(m.dma_count for m in machines)),
+            ("load", sum(m.load_count for m in machines)),
+            ("store", sum(m.store_count for m in machines)),
             ("bundles", bundles),
             ("steps", machine.steps),
         ):
@@ -191,6 +257,7 @@ class _Total:
             bundles_issued=self.counts["bundles"],
             steps=self.counts["steps"],
             limiting_unit=limiting,
+            cores=self.cores,
             warnings=tuple(self.warnings),
         )
 

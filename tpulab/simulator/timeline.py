@@ -61,6 +61,8 @@ class Timeline:
         store_count: transfers into the HBM.
         bundles_issued: bundles that were issued.
         steps: how often the outermost loops were entered.
+        cores: cores of the device that take part. Bytes and transfers are those of all of them;
+            everything else is of the one that ends last.
         limiting_unit: the unit that was busy longest.
         warnings: what the prediction leaves out or guesses.
     """
@@ -83,6 +85,7 @@ class Timeline:
     bundles_issued: int
     steps: int
     limiting_unit: str
+    cores: int = 1
     warnings: tuple[str, ...] = ()
 
     @property
