@@ -155,7 +155,7 @@ def _not_a_number(run: Outcome, ragged_only: bool) -> Diagnosis | None:
         return Diagnosis(
             "the ragged edge is read as data: a block that sticks out of its array holds anything "
             "beyond the edge, here NaN, and it enters the sum",
-            "mask both operands with jnp.where before they are used; NaN times zero is NaN",
+            "mask every block you read with jnp.where before you use it; NaN times zero is NaN",
         )
     if not strange.all():
         return Diagnosis(

@@ -53,9 +53,14 @@ def inspect_kernel(
     from tpulab.kernel.legality import illegalities
 
     kernel = trace(function, *specs)
-    broken = []
+    broken, warnings = [], []
     for name in chips:
-        for found in illegalities(kernel, get_chip(name)):
+        for found in illegalities(kernel, get_chip(name), warnings=True):
+            if found.severity != "error":
+                warnings.append(
+                    {"chip": name, "rule": found.rule, "what": found.what, "hint": found.hint}
+                )
+                continue
             if found.rule == "parallel-carry" and any(
                 found.what.startswith(f"{buffer} ") for buffer in _uncleared(kernel)
             ):
@@ -88,6 +93,7 @@ def inspect_kernel(
         "hbm_read_bytes": int(kernel.hbm_read_bytes),
         "hbm_written_bytes": int(kernel.hbm_written_bytes),
         "illegalities": broken[:16],
+        "warnings": warnings[:16],
         "outside": outside,
         "interpreted": interpreted,
         "depends": depends,

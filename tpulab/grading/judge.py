@@ -188,6 +188,9 @@ class Judge:
         number, seconds = self._requests[label]
         # the first answer also waits for the warm process to come up
         patience = seconds + (60.0 if label == "load" else 0.0)
+        if label == "faithful" and self._copies_unpaired("wait-without-copy"):
+            # it will hang: no need to wait long to see it
+            patience = seconds = min(seconds, 6.0)
         try:
             message = job.receive(patience)
         except TimeoutError:
@@ -466,7 +469,7 @@ class Judge:
             return
         for chip in self.chips:
             answer, blobs = self._receive(f"lower {chip}", f"it is lowered for {chip}")
-            self.speed.submit(chip, answer, blobs, self.limits)
+            self.speed.submit(chip, answer, blobs, self.limits, self._kernels[self.exercise.speed])
 
     # ---- safe
 
@@ -481,12 +484,16 @@ class Judge:
             return StepResult("safe", None, f"cannot be judged here: {unsupported}")
         messages = [str(message) for message in report.get("messages") or []]
         if messages:
+            copies = self._copies_unpaired("copy-not-waited")
+            hint = copies["hint"] if copies else str(report.get("hint") or "")
+            if copies:
+                messages.insert(0, f"a copy is not waited for: {copies['what']}")
             return StepResult(
                 "safe",
                 False,
                 messages[0],
                 detail="\n".join(messages[1:4]),
-                hint=str(report.get("hint") or ""),
+                hint=hint,
                 where=str(report.get("where") or ""),
                 data={"messages": messages, "arguments": described},
             )
@@ -517,6 +524,14 @@ class Judge:
             "no race, nothing read before it was written, nothing out of bounds, semaphores at "
             "zero",
         )
+
+    def _copies_unpaired(self, rule: str) -> Mapping[str, Any] | None:
+        """A warning that counting copies and waits in the kernel has given."""
+        for kernel in self._kernels.values():
+            for warning in kernel.get("warnings") or []:
+                if warning["rule"] == rule:
+                    return dict(warning)
+        return None
 
     # ---- compiles and fast
 

@@ -72,9 +72,14 @@ def from_error(error: Mapping[str, Any], doing: str, limits: Limits) -> Problem:
             where=where,
         )
     explanation = error.get("explanation") or {}
-    matched = bool(explanation.get("matched"))
-    detail = str(explanation.get("cause", "")) if matched else str(error.get("error_why", ""))
-    hint = str(explanation.get("remedy", "")) if matched else str(error.get("error_hint", ""))
+    if explanation.get("matched") and explanation.get("cause"):
+        return explained(
+            str(explanation["cause"]),
+            first,
+            str(explanation.get("remedy") or error.get("error_hint") or ""),
+            where,
+        )
+    detail, hint = str(error.get("error_why", "")), str(error.get("error_hint", ""))
     if not detail and rest:
         detail = "\n".join(line for line in rest.splitlines() if line.strip())[:400]
     return Problem(
@@ -83,6 +88,14 @@ def from_error(error: Mapping[str, Any], doing: str, limits: Limits) -> Problem:
         hint=hint or "look at that line",
         where=where,
     )
+
+
+def explained(cause: str, message: str, hint: str, where: str) -> Problem:
+    """A refusal whose meaning is known: the meaning first, then the compiler's own words."""
+    said = message.strip().partition("\n")[0]
+    if len(said) > 240:
+        said = said[:240].rpartition(" ")[0] + " …"
+    return Problem(cause, f"the compiler says: {said}" if said else "", hint, where)
 
 
 def memory(limits: Limits, where: str = "") -> Problem:

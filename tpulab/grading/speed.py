@@ -7,6 +7,7 @@ process and simulated from the listing. Figures are kept by the content of the p
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -54,11 +55,30 @@ class SpeedJudge:
         self._executor: ThreadPoolExecutor | None = None
         self._compiled: dict[str, Future[dict[str, Any]] | problems.Problem] = {}
         self._figures: dict[str, dict[str, Any]] = {}
+        self._steps = 1
 
     def submit(
-        self, chip: str, answer: Mapping[str, Any], blobs: Sequence[bytes], limits: Limits
+        self,
+        chip: str,
+        answer: Mapping[str, Any],
+        blobs: Sequence[bytes],
+        limits: Limits,
+        kernel: Mapping[str, Any],
     ) -> None:
-        """Start on a chip with what the learner's process lowered, or note why it could not."""
+        """Start on a chip with what the learner's process lowered, or note why it could not.
+
+        Args:
+            chip: its name.
+            answer, blobs: what the lowering gave.
+            limits: of the learner's process, for what is said about it.
+            kernel: description of the kernel for the shapes of the speed test.
+        """
+        self._steps = max(1, sum(call["steps"] for call in kernel["calls"]))
+        hopeless = _beyond_vmem(chip, kernel)
+        if hopeless is not None:
+            # the compiler would take half a minute to find out
+            self._compiled[chip] = hopeless
+            return
         if "error" in answer:
             self._compiled[chip] = problems.from_error(
                 answer["error"], f"it is lowered for {chip}", limits
@@ -175,7 +195,9 @@ class SpeedJudge:
         fraction = data[lead]["fraction"]
         reached = [rung for rung in self.exercise.rungs if fraction >= rung.fraction]
         higher = [rung for rung in self.exercise.rungs if fraction < rung.fraction]
-        cause, advice = _advice(self._figures[lead], self.exercise.work(self.exercise.speed))
+        cause, advice = _advice(
+            self._figures[lead], self.exercise.work(self.exercise.speed), self._steps
+        )
         if not reached:
             return StepResult(
                 "fast",
@@ -202,9 +224,26 @@ def _time(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def _advice(figures: Mapping[str, Any], work: Work) -> tuple[str, str]:
+def _beyond_vmem(chip_name: str, kernel: Mapping[str, Any]) -> problems.Problem | None:
+    """Blocks and scratch that are larger than all VMEM a core has, with room for estimates."""
+    from tpulab.hardware import get_chip
+
+    capacity = get_chip(chip_name).core.vmem.capacity_bytes
+    for call in kernel["calls"]:
+        if call["vmem_bytes"] > 1.25 * capacity:
+            return problems.Problem(
+                f"blocks (twice, for double buffering) and scratch take "
+                f"{call['vmem_bytes'] / 2**20:,.0f} MiB of VMEM, and a core has "
+                f"{capacity / 2**20:.0f} MiB",
+                hint="use a grid with smaller blocks",
+                where=str(call.get("where") or ""),
+            )
+    return None
+
+
+def _advice(figures: Mapping[str, Any], work: Work, steps: int) -> tuple[str, str]:
     """(what is in the way, what to try) from the simulated run."""
-    seconds, steps = figures["seconds"], max(1, figures["steps"])
+    seconds = figures["seconds"]
     if steps > 64 and seconds / steps < _SHORT_STEP_SECONDS:
         return (
             f"{steps:,} grid steps of {_time(seconds / steps)} each: too short to hide what every "
@@ -248,14 +287,16 @@ def _figures(artifact_fields: dict[str, Any], data: bytes) -> dict[str, Any]:
         return {"missing": error.what}
     except TpulabError as error:
         message = str(getattr(error, "message", "") or "")
-        return {
-            "refused": {
-                "summary": error.what,
-                "detail": error.why or message[:600],
-                "hint": error.hint or "",
-                "where": error.where or "",
-            }
-        }
+        explanation = getattr(error, "explanation", None)
+        if explanation is not None and explanation.matched and explanation.cause:
+            problem = problems.explained(
+                explanation.cause, message or error.what, error.hint or "", error.where or ""
+            )
+        else:
+            problem = problems.Problem(
+                error.what, error.why or message[:600], error.hint or "", error.where or ""
+            )
+        return {"refused": dataclasses.asdict(problem)}
     vmem = program.vmem
     figures: dict[str, Any] = {
         "compiler_version": program.compiler_version,
@@ -276,7 +317,6 @@ def _figures(artifact_fields: dict[str, Any], data: bytes) -> dict[str, Any]:
         figures |= {
             "seconds": float(timeline.seconds),
             "cycles": int(timeline.cycles),
-            "steps": int(timeline.steps),
             "hbm_bytes": int(timeline.hbm_read_bytes + timeline.hbm_written_bytes),
             "limiting_unit": str(timeline.limiting_unit),
             "stall_seconds": {
