@@ -159,6 +159,28 @@ def test_vmem_by_hand() -> None:
     assert matmul_tilings(4096, 4096, 4096, 2048, 2048, 2048, vmem_limit_bytes=100 * MIB).fits
 
 
+@pytest.mark.parametrize(
+    ("block", "windows_and_scratch"),
+    [
+        # allocations that the compiler (libtpu 0.0.42) reports for v5e and v6e, spills left out
+        ((512, 512, 2048), 4 + 1 + 4 + 4),
+        ((1024, 512, 1024), 4 + 2 + 2 + 4),
+        ((512, 512, 512), 1 + 1 + 1 + 1),
+        ((512, 4096, 256), 8 + 4 + 0.5),
+    ],
+)
+def test_vmem_is_what_the_compiler_allocates(
+    block: tuple[int, int, int], windows_and_scratch: float
+) -> None:
+    tilings = matmul_tilings(4096, 4096, 4096, *block)
+    assert int(tilings.vmem_bytes) == windows_and_scratch * MIB
+
+
+def test_ranking_leaves_room_for_spills() -> None:
+    # 16 MiB of windows and scratch in a limit of 16 MiB: the compiler refuses these on v5e
+    assert (best_tilings(4096, 4096, 4096, top=20).vmem_bytes < 14 * MIB).all()
+
+
 def test_padding_to_the_array_costs_time() -> None:
     # k = 128 half fills the 256-wide array of v6e
     half = matmul_tilings(4096, 128, 4096, 512, 128, 512, chip="v6e")
