@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from tpulab.compiler.listing import Listing as Listing
     from tpulab.compiler.listing import Op as Op
     from tpulab.compiler.listing import parse_listing as parse_listing
-    from tpulab.compiler.program import Allocation as Allocation
     from tpulab.compiler.program import Piece as Piece
     from tpulab.compiler.program import Program as Program
-    from tpulab.compiler.program import SlotUse as SlotUse
-    from tpulab.compiler.program import VmemReport as VmemReport
     from tpulab.compiler.refusals import CompileError as CompileError
     from tpulab.compiler.refusals import CompilerDied as CompilerDied
     from tpulab.compiler.refusals import CompileRefused as CompileRefused
     from tpulab.compiler.refusals import CompilerMissing as CompilerMissing
     from tpulab.compiler.refusals import CompilerTimeout as CompilerTimeout
     from tpulab.compiler.refusals import LoweringRefused as LoweringRefused
+    from tpulab.compiler.reports import Allocation as Allocation
+    from tpulab.compiler.reports import SlotUse as SlotUse
+    from tpulab.compiler.reports import VmemReport as VmemReport
 
 _EXPORTS = {
-    "Allocation": "program",
+    "Allocation": "reports",
     "Artifact": "artifact",
     "Bundle": "listing",
     "CompileCache": "cache",
@@ -58,8 +58,8 @@ _EXPORTS = {
     "Op": "listing",
     "Piece": "program",
     "Program": "program",
-    "SlotUse": "program",
-    "VmemReport": "program",
+    "SlotUse": "reports",
+    "VmemReport": "reports",
     "available_chips": "environment",
     "compile": "compiling",
     "compile_many": "compiling",

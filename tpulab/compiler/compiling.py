@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Any
 from tpulab.compiler.artifact import Artifact, lower
 from tpulab.compiler.cache import CompileCache
 from tpulab.compiler.environment import compiler_version, missing_reason, topology_name
+from tpulab.compiler.outcomes import (
+    FROM_OUTSIDE,
+    death_error,
+    last_line,
+    moved_places,
+    refusal,
+    rejects_flags,
+)
 from tpulab.compiler.program import Program
 from tpulab.compiler.refusals import (
     CompileError,
-    CompilerDied,
     CompileRefused,
     CompilerMissing,
     CompilerTimeout,
@@ -37,9 +44,6 @@ _COMPILES_PER_WORKER = 200
 _RECYCLE_AT_BYTES = 2 << 30
 # programs kept in memory, so that a second look costs nothing even without a cache directory
 _PROGRAMS_IN_MEMORY = 64
-
-# signals that say nothing about the kernel; one more attempt is made
-_FROM_OUTSIDE = ("SIGKILL", "SIGTERM")
 
 _Entry = tuple[dict[str, Any], dict[str, bytes]]
 
@@ -253,7 +257,7 @@ class CompilerService:
             raise CompilerMissing(
                 "the TPU compiler's process does not start",
                 message=death.errors,
-                why=_last_line(death.errors) or str(death),
+                why=last_line(death.errors) or str(death),
                 hint="`tpulab doctor` says what works here",
             ) from death
         except OSError as error:
@@ -285,15 +289,15 @@ class CompilerService:
                     header, segments = worker.ask(request, {"artifact": artifact.data}, deadline)
                 break
             except WorkerDied as death:
-                if self._filtered and _rejects_flags(death):
+                if self._filtered and rejects_flags(death):
                     # a compiler that does not know the dump filter: dump everything from now on
                     self._filtered = False
-                elif attempt or death.reason != "signal" or death.signal not in _FROM_OUTSIDE:
+                elif attempt or death.reason != "signal" or death.signal not in FROM_OUTSIDE:
                     # the one who waits next should not wait for a start
                     self.prewarm()
-                    raise _death(death, artifact, time.monotonic() - started) from death
+                    raise death_error(death, artifact, time.monotonic() - started) from death
         if "error" in header:
-            raise _refused(header, artifact)
+            raise refusal(header, artifact)
         header["places"] = artifact.places
         return header, segments
 
@@ -320,7 +324,7 @@ class CompilerService:
             from_cache=from_cache,
             default_vmem_limit_bytes=get_chip(artifact.chip).core.default_scoped_vmem_bytes,
             texts=segments,
-            moved=_moved(header.get("places", ()), artifact.places),
+            moved=moved_places(header.get("places", ()), artifact.places),
             warnings=tuple(self.cache.warnings),
         )
 
@@ -337,82 +341,6 @@ class CompilerService:
             worker.abandon()
         self._condition = threading.Condition()
         self._idle, self._busy, self._starting = [], set(), 0
-
-
-def _moved(then: Sequence[str], now: Sequence[str]) -> dict[str, str]:
-    """Where the source places of a cached listing are now."""
-    if len(then) != len(now):
-        return {}
-    # the first use of a place decides, should one line have become two
-    return {old: new for old, new in reversed(list(zip(then, now, strict=True))) if old != new}
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
-
-
-def _rejects_flags(death: WorkerDied) -> bool:
-    return death.exit_code not in (None, 0) and "command line flag" in death.errors
-
-
-def _refused(header: dict[str, Any], artifact: Artifact) -> CompileRefused:
-    from tpulab.compiler.explanations import explain, first_sentence
-
-    explanation = explain(str(header["error"]), artifact.chip)
-    return CompileRefused(
-        f"the TPU compiler refuses this for {artifact.chip}: {first_sentence(explanation.message)}",
-        message=str(header["error"]),
-        explanation=explanation,
-        chip=artifact.chip,
-        where=explanation.where or artifact.source,
-    )
-
-
-def _death(death: WorkerDied, artifact: Artifact, seconds: float) -> CompileError:
-    """Turn the end of a worker into the error that says what it means."""
-    from tpulab.compiler.explanations import explain_death
-
-    if death.reason == "deadline":
-        return CompilerTimeout(
-            f"the TPU compiler did not finish for {artifact.chip} in {seconds:.0f} s; it was stopped",
-            message=death.errors,
-            chip=artifact.chip,
-            why="very large blocks, or code unrolled many times in Python, can take this long",
-            hint="make the block smaller or use lax.fori_loop, or pass a longer deadline_seconds",
-        )
-    if death.reason == "cancelled":
-        error = CompilerDied("the compile was cancelled", chip=artifact.chip)
-    elif death.reason == "memory":
-        what = f"the TPU compiler ran out of memory for {artifact.chip} and was stopped"
-        error = CompilerDied(
-            what,
-            message=death.errors,
-            chip=artifact.chip,
-            why="the program it was given is far too large",
-            hint="make the block smaller or use lax.fori_loop instead of unrolling in Python",
-        )
-    elif death.signal in _FROM_OUTSIDE:
-        error = CompilerDied(
-            f"the TPU compiler was killed from outside while it worked for {artifact.chip}",
-            message=death.errors,
-            chip=artifact.chip,
-            why="most often because the machine ran out of memory",
-            hint="close other programs, or compile for one chip at a time",
-        )
-    else:
-        explanation = explain_death(death.errors, death.signal, artifact.chip)
-        how = death.signal or f"exit code {death.exit_code}"
-        error = CompilerDied(
-            f"the TPU compiler crashed on this kernel for {artifact.chip} ({how}); "
-            "nothing of yours is lost, the next compile gets a fresh one",
-            message=death.errors,
-            explanation=explanation,
-            chip=artifact.chip,
-            where=artifact.source,
-        )
-    error.signal, error.exit_code, error.reason = death.signal, death.exit_code, death.reason
-    return error
 
 
 _services: weakref.WeakSet[CompilerService] = weakref.WeakSet()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 # Without these libtpu looks for a Cloud TPU machine, prints five lines, writes logs to /tmp and
-# takes a lock that keeps a second process out. The accelerator type need not match what is compiled for.
+# takes a lock that keeps a second process out. The accelerator type need not match the chip.
 QUIET_ENVIRONMENT: Mapping[str, str] = {
     "JAX_PLATFORMS": "cpu",
     "TPU_WORKER_HOSTNAMES": "localhost",
