@@ -105,6 +105,7 @@ class Generator:
         lines.append("    t = machine.time; st = 0; step = 0; b = 0; rec = machine.recording")
         lines.append("    left = machine.check_every; dma = machine.dma; wait = machine.wait")
         lines.append("    mem = machine.memory; get = mem.get")
+        lines.append("    flags = machine.engine.flags; flag_of = flags.get")
         for number in range(len(self.code.runs)):
             lines.append(f"    c{number} = machine.costs[{number}]")
         for name in sorted(self.names):
@@ -271,6 +272,10 @@ class Generator:
         when = "t" if index is None else f"t + e[2][{index}]"
         operands = [self._expression(text) for text in op.operands]
         listed = ", ".join(operands)
+        if op.opcode == "vsyncadd" and len(operands) == 2 and not self.careful:
+            # What Machine.sync would do; it happens after every wait.
+            flag, amount = operands
+            return self._guarded(op, [f"flags[{flag}] = flag_of({flag}, 0) + {amount}"])
         if classify(op.opcode).kind is Kind.DMA:
             return self._guarded(op, [f"dma({number}, {when}, step, {listed})"])
         return self._guarded(op, [f"machine.sync({number}, {when}, {listed})"])

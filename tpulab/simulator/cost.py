@@ -30,6 +30,9 @@ CAUSES = {
     "core_register": "scalar result",
     "vector_to_scalar": "vector to scalar",
     "valu": "vector result",
+    "valu_integer": "vector result",
+    "transpose_single": "cross-lane result",
+    "transpose_pop": "vector result",
     "single": "vector result",
     "load": "vector load",
     "store": "vector store",
@@ -227,6 +230,8 @@ def _time(op: Op, kind: OpClass, constants: Constants) -> _Timed:
     opcode = op.opcode
     if family == "matmul":
         occupancy = constants.matmul_occupancy(opcode)
+        if constants.matmul_rows(opcode) > 16:
+            latency = constants.latency_cycles.get("matmul_8bit", latency)
         count = constants.matmul_results(opcode)
         interval = max(1, occupancy // count)
         found = _MRB.search(opcode)

@@ -149,6 +149,9 @@ _EUP = {
 _SINGLE = {"vsel", "vcmp", "vmand", "vmor", "vmxor", "vmneg", "vmmov", "vmnand", "vnez", "vstv"}
 """Operations whose result the next bundle can use (the compiler's critical path says 1 cycle)."""
 
+_INTEGER = {"vand", "vor", "vxor", "vnot", "vshll", "vshrl", "vshra", "vmov", "vlaneseq", "vclz"}
+"""Vector operations that work on bits whatever their suffix says."""
+
 _VALU = {
     "vadd",
     "vsub",
@@ -269,6 +272,9 @@ def classify(opcode: str) -> OpClass:
             return OpClass(
                 Kind.VECTOR, "mxu_pop", "matpop", resource, _fifo(opcode, resource), True
             )
+        if "trf" in opcode:
+            port = f"{resource}.pop" if resource else None
+            return OpClass(Kind.VECTOR, "xlu_pop", "transpose_pop", port)
         unit = "eup" if "eup" in opcode else "xlu"
         return OpClass(Kind.VECTOR, unit + "_pop", "pop")
     if stem in ("vld", "vlds", "cld"):
@@ -282,7 +288,9 @@ def classify(opcode: str) -> OpClass:
     if "xlane" in opcode:
         return OpClass(Kind.VECTOR, "xlu", "cross_lane", resource)
     if stem.startswith("vxpose"):
-        family = "transpose_end" if ".end" in opcode else "transpose"
+        family = "transpose"
+        if ".end" in opcode:
+            family = "transpose_single" if ".start" in opcode else "transpose_end"
         return OpClass(Kind.VECTOR, "xlu", family, resource)
     if opcode.startswith("vrot.slane"):
         return OpClass(Kind.VECTOR, "vpu", "valu")
@@ -294,7 +302,9 @@ def classify(opcode: str) -> OpClass:
     if stem in _SINGLE:
         return OpClass(Kind.VECTOR, "vpu", "single")
     if stem in _VALU:
-        return OpClass(Kind.VECTOR, "vpu", "valu")
+        integer = stem in _INTEGER or any(part in opcode for part in (".s32", ".u32", ".b32"))
+        family = "valu_integer" if integer and ".f32" not in opcode else "valu"
+        return OpClass(Kind.VECTOR, "vpu", family)
     if stem.startswith("v"):
         return OpClass(Kind.VECTOR, "vpu", "valu", known=False)
     return OpClass(Kind.UNKNOWN, "scalar", "scalar", known=False)
