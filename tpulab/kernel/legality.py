@@ -268,7 +268,7 @@ def parallel_carry(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
     coordinates = call.step_coordinates()
     changed = coordinates[1:] != coordinates[:-1]
     outermost = np.concatenate([[-1], np.argmax(changed, axis=1)])
-    told: set[str] = set()
+    told: set[int] = set()
     for name, role, carried, where in call.facts.carried:
         steps = carried.copy()
         if role == "output":
@@ -282,7 +282,7 @@ def parallel_carry(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
             bad = np.flatnonzero(steps & (outermost == axis))
             if not bad.size:
                 continue
-            told.add(name)
+            told.add(axis)
             yield Illegality(
                 "parallel-carry",
                 f"{name} carries a value into step {_coordinates(call, int(bad[0]))} along grid "
@@ -294,12 +294,12 @@ def parallel_carry(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
             )
             break
     for operand in call.outputs:
-        if operand.indices is None or not operand.is_pipelined or operand.name in told:
+        if operand.indices is None or not operand.is_pipelined:
             continue
         blocks = _block_ids(operand)
         order = np.argsort(blocks, kind="stable")
         same = blocks[order][1:] == blocks[order][:-1]
-        for axis in parallel:
+        for axis in (a for a in parallel if a not in told):
             along = coordinates[order, axis]
             bad = np.flatnonzero(same & (along[1:] != along[:-1]))
             if not bad.size:

@@ -103,7 +103,7 @@ def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(aval.shape, dtype)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"an argument is a {type(leaf).__name__}, not an array",
+            f"an argument is {_an(type(leaf).__name__)}, not an array",
             hint="pass jax or numpy arrays, jax.ShapeDtypeStruct, or text like 'bf16[4096,4096]'",
         ) from error
 
@@ -114,7 +114,7 @@ def stage(
     """(closed jaxpr, output structure, flat argument leaves) of a function traced for ``chip``."""
     if not callable(function):
         raise TraceError(
-            f"this is a {type(function).__name__}, not a function",
+            f"this is {_an(type(function).__name__)}, not a function",
             hint="pass the function itself, without calling it: trace(f, x), not trace(f(x))",
         )
     arguments = normalise_arguments(arguments)
@@ -142,6 +142,10 @@ def _stage_for(function: Callable[..., Any], shapes: tuple[Any, ...], chip: str)
             raise
     with jax_internals.tracing_for(chip, patch_registry=True):
         return jax_internals.make_jaxpr(function, shapes)
+
+
+def _an(noun: str) -> str:
+    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
 
 
 def _check_arity(function: Callable[..., Any], arguments: Sequence[Any]) -> None:
@@ -265,7 +269,7 @@ def describe_call(
         scratch_of(make_ref(names[position - len(structure.scratch_avals)], aval, "scratch"))
         for position, aval in enumerate(structure.scratch_avals)
     )
-    semantics = structure.dimension_semantics or ("arbitrary",) * len(grid)
+    semantics = _semantics(structure, len(grid))
     return PallasCall(
         name=structure.name,
         index=index,
@@ -297,6 +301,17 @@ def describe_call(
         notes=tuple(notes),
         facts=facts_of(counter, refs),
     )
+
+
+def _semantics(structure: jax_internals.CallStructure, rank: int) -> tuple[str, ...]:
+    """One name per grid axis; the author's names don't count the axes that vmap added."""
+    given = structure.dimension_semantics
+    axes = [axis for axis in range(rank) if axis not in structure.vmapped_dims]
+    # the lowering marks vmapped axes parallel
+    semantics = ["parallel"] * rank
+    for position, axis in enumerate(axes):
+        semantics[axis] = given[position] if given and position < len(given) else "arbitrary"
+    return tuple(semantics)
 
 
 def _evaluate_grid(
