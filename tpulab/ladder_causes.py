@@ -191,7 +191,13 @@ def padding_cause(
     return Cause("padding.blocks", text)
 
 
-_DMA_WAITS = ("waiting for DMA", "prologue/epilogue", "XLA operation", "semaphore")
+_DMA_WAITS = (
+    "waiting for DMA",
+    "waiting for a copy",
+    "prologue/epilogue",
+    "XLA operation",
+    "semaphore",
+)
 
 
 def is_transfer_stall(cause: str) -> bool:
@@ -199,18 +205,16 @@ def is_transfer_stall(cause: str) -> bool:
     return cause.startswith(_DMA_WAITS)
 
 
-def schedule_cause(
-    kernel: Any, program: Any, timeline: Any, chip: Chip, gap_seconds: float, one_core: bool
-) -> Cause:
+def schedule_cause(program: Any, timeline: Any, chip: Chip, gap_seconds: float) -> Cause:
     """Why the compiled instructions take longer than the matrix unit alone would."""
     seconds = timeline.seconds
     if gap_seconds <= NEGLIGIBLE * seconds:
         return Cause("schedule.none", "the instructions keep up with the slower side")
-    if one_core:
+    if timeline.cores < chip.cores_per_device:
         return Cause(
             "schedule.one_core",
-            f"the grid has no parallel axis to split, so one of {chip.cores_per_device} cores "
-            "works",
+            f"{timeline.cores} of {chip.cores_per_device} cores works: the grid has no parallel "
+            "axis that could be split",
         )
     clock = timeline.clock_hertz
     stalls = {

@@ -66,20 +66,18 @@ def climb(
         light = rungs[0].seconds
     if refusal is None and timeline is not None:
         refusal = _faster_than_light(timeline, light, kernel)
-    one_core = chip.cores_per_device > 1 and kernel is not None and not _splits(kernel)
-    cores = 1 if one_core else chip.cores_per_device
     predicted = None
     if kernel is not None and timeline is not None and refusal is None:
         warnings += timeline.warnings
-        moved = (timeline.hbm_read_bytes + timeline.hbm_written_bytes) * cores
+        moved = timeline.hbm_read_bytes + timeline.hbm_written_bytes
         if abs(moved - kernel.hbm_bytes) > _SAME_TRAFFIC * max(moved, kernel.hbm_bytes):
             warnings.append(
                 f"the program moves {causes.bytes_text(moved)}, the kernel's blocks "
-                f"{causes.bytes_text(kernel.hbm_bytes)}; the difference is XLA's operations around "
-                "the kernel, or one of the two counts is wrong"
+                f"{causes.bytes_text(kernel.hbm_bytes)}; the difference is what XLA moves around "
+                "the kernel or keeps in VMEM, or one of the two counts is wrong"
             )
         predicted = timeline.seconds
-        rungs = _predicted(rungs, kernel, program, timeline, chip, compute_cycles, memory, one_core)
+        rungs = _predicted(rungs, kernel, program, timeline, chip, compute_cycles, memory)
         if measured_seconds is not None:
             cause = causes.measured_cause(predicted, measured_seconds)
             rungs.append(Rung("measured", measured_seconds, cause.text, cause.advice))
@@ -94,7 +92,7 @@ def climb(
         predicted_seconds=predicted if done else None,
         measured_seconds=measured_seconds,
         cycles=timeline.cycles if done else None,
-        hbm_bytes=(timeline.hbm_read_bytes + timeline.hbm_written_bytes) * cores if done else None,
+        hbm_bytes=timeline.hbm_read_bytes + timeline.hbm_written_bytes if done else None,
         stall_seconds=causes.stall_seconds(timeline) if done else None,
         vmem_bytes=program.vmem.used_bytes if program is not None else None,
         spills=program.spills if program is not None else None,
@@ -120,15 +118,6 @@ def _faster_than_light(timeline: Any, light: float, kernel: Any) -> Refusal | No
         f"it: it moved {causes.bytes_text(moved)} where the kernel's blocks move "
         f"{causes.bytes_text(kernel.hbm_bytes)}. Most often the kernel's grid or loops depend on "
         "data that is computed before it; give those arguments as arrays with values",
-    )
-
-
-def _splits(kernel: Any) -> bool:
-    """Whether some call has a parallel grid axis that two cores can share."""
-    return any(
-        semantics == "parallel" and size > 1
-        for call in kernel.calls
-        for semantics, size in zip(call.dimension_semantics, call.grid)
     )
 
 
@@ -196,7 +185,6 @@ def _predicted(
     chip: Chip,
     compute_cycles: float | None,
     memory_seconds: float,
-    one_core: bool,
 ) -> list[Rung]:
     """All rungs: the predicted ones added, the earlier ones kept below them."""
     predicted = timeline.seconds
@@ -208,12 +196,10 @@ def _predicted(
     ]
     instructions = cycles / timeline.clock_hertz
     schedule = min(max(instructions, memory_seconds, rungs[-1].seconds), predicted)
-    cause = causes.schedule_cause(
-        kernel, program, timeline, chip, schedule - rungs[-1].seconds, one_core
-    )
+    cause = causes.schedule_cause(program, timeline, chip, schedule - rungs[-1].seconds)
     rungs.append(Rung("schedule", schedule, cause.text, cause.advice))
     xla = sum(p.end_cycle - p.start_cycle for p in timeline.pieces if _is_xla(p))
-    moved = timeline.hbm_read_bytes + timeline.hbm_written_bytes
+    moved = (timeline.hbm_read_bytes + timeline.hbm_written_bytes) / timeline.cores
     stream, latency = _transfers(chip)
     cause = causes.pipeline_cause(
         kernel,

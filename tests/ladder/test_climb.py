@@ -127,6 +127,7 @@ def fake_timeline(
         "hbm_read_bytes": 1000,
         "hbm_written_bytes": 500,
         "steps": 4,
+        "cores": 1,
         "limiting_unit": "mxu",
         "warnings": (),
     }
@@ -316,13 +317,11 @@ def test_schedule_names_spills() -> None:
 
 
 def test_one_of_two_cores() -> None:
-    kernel = _matmul(semantics=("arbitrary",))
-    result = _one(kernel, fake_timeline(2e-3, clock=1.75e9), chip="v5p")
-    assert "one of 2 cores" in result.rungs[3].cause
-    assert result.hbm_bytes == 1500
-    split = _one(_matmul(), fake_timeline(2e-3, clock=1.75e9), chip="v5p")
-    assert "cores" not in split.rungs[3].cause
-    assert split.hbm_bytes == 3000
+    alone = _one(_matmul(), fake_timeline(2e-3, clock=1.75e9), chip="v5p")
+    assert "1 of 2 cores works" in alone.rungs[3].cause
+    assert "as parallel" in alone.rungs[3].advice
+    both = _one(_matmul(), fake_timeline(2e-3, clock=1.75e9, cores=2), chip="v5p")
+    assert "cores" not in both.rungs[3].cause
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,8 @@ class Tilings:
             ]
             lines.append("  ".join(cells).rstrip())
         lines.append(
-            f"VMEM limit {self.vmem_limit_bytes / 2**20:.0f} MiB, spilled registers come on top. The "
-            "estimate is max(compute, HBM) + first fetch + last write-back + a fixed cost a step."
+            f"VMEM limit {self.vmem_limit_bytes / 2**20:.0f} MiB; spilled registers come on top. "
+            "The estimate is max(compute, HBM) + first fetch, last write-back, a fixed cost a step."
         )
         return "\n".join(lines)
 
