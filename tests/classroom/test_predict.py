@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpulab.classroom.predict import Predictions, when_written
+from tpulab.classroom.predict import Predictions
+from tpulab.classroom.showing import when_written
 from tpulab.errors import UsageError
 
 
@@ -34,6 +35,18 @@ def test_outcome_that_needs_code_not_yet_written() -> None:
     assert str(when_written(outcome)).startswith("not attempted")
     with pytest.raises(ZeroDivisionError):
         when_written(lambda: 1 / 0)
+
+
+def test_a_scaffold_is_found_below_other_errors_and_a_refusal_of_jax_is_not_one() -> None:
+    def wrapped(message: str | None) -> None:
+        try:
+            raise NotImplementedError if message is None else NotImplementedError(message)
+        except NotImplementedError as error:
+            raise ValueError("it cannot be traced") from error
+
+    assert str(when_written(lambda: wrapped(None))).startswith("not attempted")
+    with pytest.raises(ValueError, match="traced"):
+        when_written(lambda: wrapped("Only take_along_axis-like gathers supported"))
 
 
 @pytest.mark.parametrize("answer", ["96", True, [1]])

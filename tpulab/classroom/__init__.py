@@ -6,6 +6,7 @@ Modules:
     lab: copies the labs for a learner and serves them with JupyterLab.
     server: the JupyterLab process itself.
     predict: the learner's numbers, written down before and compared after.
+    showing: cells that show what the learner wrote, or that nothing is written yet.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 # public name -> module; resolved on first use because some of them import Jupyter
 _EXPORTS = {
     "Predictions": "tpulab.classroom.predict",
-    "when_written": "tpulab.classroom.predict",
+    "show_ladder": "tpulab.classroom.showing",
+    "when_written": "tpulab.classroom.showing",
     "open_lab": "tpulab.classroom.lab",
     "reset_lab": "tpulab.classroom.lab",
     "run_notebook": "tpulab.classroom.notebooks",

@@ -145,7 +145,7 @@ def _options(folder: Path, state: Path, runtime: Path, port: int) -> list[str]:
         f"--ServerApp.root_dir={folder.resolve()}",
         "--ServerApp.answer_yes=True",
         # jupytext is an author's tool; open notebooks must have one writer
-        "--ServerApp.jpserver_extensions={'jupytext': False}",
+        "--ServerApp.jpserver_extensions={'jupyterlab_jupytext': False}",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",
@@ -159,6 +159,7 @@ def _options(folder: Path, state: Path, runtime: Path, port: int) -> list[str]:
         import jupyter_server_ydoc  # noqa: F401
 
         options += [
+            f"--ArbitraryFileIdManager.db_path={state / 'file_ids.db'}",
             f"--SQLiteYStore.db_path={state / 'ystore.db'}",
             f"--YDocExtension.session_store_path={state / 'collaboration_sessions.json'}",
         ]
