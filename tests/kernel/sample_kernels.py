@@ -1,4 +1,4 @@
-"""Kernels that the tests of this room trace, run and judge. Right ones, and one for each mistake."""
+"""Kernels that the tests of this room trace, run and judge: right ones, and one per mistake."""
 
 from __future__ import annotations
 

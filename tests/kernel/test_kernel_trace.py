@@ -458,3 +458,58 @@ def test_x64_is_named() -> None:
         check=False,
     )
     assert "64-bit" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("rows", [3, 40, 5000])
+def test_long_pipelines_are_counted_exactly(rows: int) -> None:
+    (call,) = trace(samples.pipelined_double(rows), f"f32[{8 * rows},256]").calls
+    # each block comes once and goes once, waits included
+    assert call.dma_count == call.dma_wait_count == 2 * rows * 2
+    assert call.dma_read_bytes == call.dma_written_bytes == 8 * rows * 256 * 4
+    assert call.vpu_flops == 8 * rows * 256
+    assert call.dma_counts_exact
+    assert call.notes == ()
+
+
+def test_compiled_and_walked_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(x: Any, out: Any) -> None:
+        step = pl.program_id(0)
+
+        def body(i: Any, carry: Any) -> Any:
+            @pl.when((i * 7 + step) % 5 < 2)
+            def _() -> None:
+                out[...] = x[...] + x[...]
+
+            return (carry * 3 + i) % 11
+
+        last = jax.lax.fori_loop(0, 300, body, step)
+
+        @pl.when(last > 5)
+        def _() -> None:
+            out[...] = jnp.exp(x[...])
+
+    def function(x: jax.Array) -> jax.Array:
+        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            kernel, grid=(6,), in_specs=[spec], out_specs=spec, out_shape=samples.like(x)
+        )(x)
+
+    additions, exponentials = [], []
+    for step in range(6):
+        carry = step
+        count = 0
+        for i in range(300):
+            count += (i * 7 + step) % 5 < 2
+            carry = (carry * 3 + i) % 11
+        additions.append(count * 1024)
+        exponentials.append(1024 * (carry > 5))
+    monkeypatch.setattr("tpulab.kernel.counting.COMPILE_FROM", 10**9)
+    (walked,) = trace(function, "f32[48,128]").calls
+    assert walked.vpu_flops_at_step.tolist() == additions
+    monkeypatch.setattr("tpulab.kernel.counting.COMPILE_FROM", 0)
+    monkeypatch.setattr("tpulab.kernel.counting.LOOP_BUDGET", 0)
+    (compiled,) = trace(function, "f32[48,128]").calls
+    assert compiled.vpu_flops_at_step.tolist() == additions
+    assert not [note for note in compiled.notes if "too long" in note]
+    # the carried value decides nothing within the loop, so only the walk knows it afterwards
+    assert walked.transcendentals_at_step.tolist() == exponentials

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tpulab.kernel import jax_internals, loops
+from tpulab.kernel import jax_internals, loops, unrolling
 from tpulab.kernel.evaluate import UNKNOWN, evaluate, is_known, lanes_of
 from tpulab.kernel.instructions import Instruction, Programs
 from tpulab.kernel.model import KernelFacts, Matmul, Scratch, array_bytes
@@ -24,6 +24,9 @@ from tpulab.kernel.refs import OUTSIDE, Ref, elements, make_ref, scratch_of, tab
 
 #: Equations that may be evaluated, per call, to follow loops iteration by iteration.
 LOOP_BUDGET = 300_000
+
+#: Equations beyond which a loop is worth compiling; compiling costs a tenth of a second.
+COMPILE_FROM = 10_000
 
 _TRANSCENDENTAL = frozenset({
     "exp", "exp2", "log", "log1p", "expm1", "logistic", "tanh", "sin", "cos", "tan", "sinh",
@@ -107,6 +110,8 @@ class Counter:
         # nesting of bodies that stand for many iterations, or whose execution depends on data
         self.summarised = 0
         self.conditional = 0
+        # how often each branch of a condition runs, within a loop that XLA has followed
+        self.decisions: dict[int, list[np.ndarray]] = {}
         self.smem_written = False
         self.scoped: dict[tuple[Any, ...], Scratch] = {}
         self.wide: dict[tuple[str, str | None], None] = {}
@@ -266,6 +271,12 @@ class Counter:
     def _cond(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
         branches = ins.params["branches"]
         index, operands = inputs[0], inputs[1:]
+        decided = self.decisions.get(id(ins))
+        if decided is not None:
+            for branch, often in zip(branches, decided, strict=True):
+                if often.any():
+                    self.walk(branch, operands, often)
+            return [UNKNOWN] * len(ins.outputs)
         if not is_known(index):
             self.unresolved += 1
             self.note("a condition depends on data; counted as taken", ins)
@@ -301,6 +312,10 @@ class Counter:
         slices = [UNKNOWN] * (len(inputs) - count - carried)
         produced = [UNKNOWN] * (len(ins.outputs) - carried)
         differs, cost = self._looks(body)
+        if differs and length * cost > COMPILE_FROM:
+            after = self._decided(body, constants, carry, slices, length, weight)
+            if after is not None:
+                return [*after, *produced]
         follow = differs and length * cost <= self.budget
         if differs and not follow:
             self.note(f"a loop of {length:,} iterations is too long to follow one by one", ins)
@@ -318,6 +333,29 @@ class Counter:
             carry = loops.carry_after(body, count, carry, length)
         return [*carry, *produced]
 
+    def _decided(
+        self,
+        body: Any,
+        constants: list[Any],
+        carry: list[Any],
+        slices: list[Any],
+        length: int,
+        weight: np.ndarray,
+    ) -> list[Any] | None:
+        """Count a loop whose branches XLA has worked out; carried values after it, or None."""
+        found = unrolling.decide(self.programs(body), constants, carry, length)
+        if found is None:
+            return None
+        for key, counts in found.taken.items():
+            self.decisions[key] = [weight * count for count in counts]
+        start = loops.carry_within(body, len(constants), carry)
+        with self._summary():
+            self.walk(body, [*constants, *start, *slices], weight * length)
+        for key in found.taken:
+            del self.decisions[key]
+        after = loops.carry_after(body, len(constants), carry, length)
+        return [found.carry.get(position, value) for position, value in enumerate(after)]
+
     def _while(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
         condition, body = ins.params["cond_jaxpr"], ins.params["body_jaxpr"]
         condition_count, body_count = jax_internals.while_counts(ins.params)
@@ -331,6 +369,10 @@ class Counter:
             with self._summary():
                 self.walk(body, [*body_constants, *start], weight * trips)
             return loops.carry_after(body, body_count, carry, trips)
+        if trips is not None and trips.shape[0] == 1 and trips[0] * cost > COMPILE_FROM:
+            after = self._decided(body, body_constants, carry, [], int(trips[0]), weight)
+            if after is not None:
+                return after
         active = np.ones(1, bool)
         while True:
             if self.budget < cost:
