@@ -273,3 +273,72 @@ def test_pieces_of_xla_around_a_kernel() -> None:
     ends = [piece.end_cycle for piece in timeline.pieces]
     assert ends == sorted(ends)
     assert timeline.cycles == ends[-1]
+
+
+def _counted(chip: str) -> tuple[Any, Any]:
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    def kernel(count: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+        def body(_: Any, carry: Any) -> Any:
+            o_ref[...] += x_ref[...]
+            return carry
+
+        lax.fori_loop(0, count[0], body, 0)
+
+    array = jax.ShapeDtypeStruct((64, 256), jnp.float32)
+
+    def run(count: Any, x: Any) -> Any:
+        return pl.pallas_call(
+            kernel,
+            in_specs=[
+                pl.BlockSpec(memory_space=pltpu.SMEM),
+                pl.BlockSpec(memory_space=pltpu.VMEM),
+            ],
+            out_specs=pl.BlockSpec(memory_space=pltpu.VMEM),
+            out_shape=array,
+        )(count, x)
+
+    return run, array
+
+
+def test_a_trip_count_from_smem() -> None:
+    function, array = _counted("v5e")
+    times = []
+    for count in (10, 20, 40):
+        values = numpy.array([count], numpy.int32)
+        program = compiled(function, values, array, chip="v5e")
+        kernel = traced(function, values, array)
+        timeline = simulate(program, kernel=kernel, arguments=(values, array))
+        assert timeline.steps == count
+        times.append(timeline.cycles)
+    # Every iteration costs the same.
+    assert (times[2] - times[1]) == pytest.approx(2 * (times[1] - times[0]), abs=2)
+
+
+def test_a_grid_whose_bound_is_data() -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.tpu.megablox import gmm
+
+    left = jax.ShapeDtypeStruct((512, 256), jnp.bfloat16)
+    right = jax.ShapeDtypeStruct((4, 256, 256), jnp.bfloat16)
+
+    def run(x: Any, y: Any, sizes: Any) -> Any:
+        return gmm(x, y, sizes, tiling=(128, 128, 128))
+
+    steps = {}
+    for sizes in ([128, 128, 128, 128], [100, 156, 128, 128]):
+        values = numpy.array(sizes, numpy.int32)
+        program = compiled(run, left, right, values, chip="v5e")
+        kernel = traced(run, left, right, values)
+        timeline = simulate(program, kernel=kernel)
+        assert timeline.steps >= kernel.calls[0].steps
+        steps[tuple(sizes)] = timeline.steps
+    # A group that does not end with a block costs its block twice.
+    assert steps[100, 156, 128, 128] > steps[128, 128, 128, 128]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time as clock
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from tpulab.simulator.memory import (
 )
 from tpulab.simulator.opcodes import Kind, classify
 from tpulab.simulator.scalar import UNKNOWN, UnknownDecision, Untranslatable, helpers
+from tpulab.simulator.scalars import Values
 from tpulab.simulator.timeline import Event
 
 _UNIT_ORDER = ("mxu", "vpu", "xlu", "eup", "load", "store", "scalar")
@@ -86,7 +86,7 @@ class Machine:
         constants: the chip.
         options: how to run it.
         start_cycle: when it begins.
-        scalars: contents of integer operands by their index: scalar prefetch and SMEM inputs.
+        values: gives contents of integer operands: scalar prefetch and SMEM inputs.
         name: the piece's name, for messages.
         core: which core of the device it is.
     """
@@ -97,7 +97,7 @@ class Machine:
         constants: Constants,
         options: Options,
         start_cycle: float,
-        scalars: Mapping[int, Any],
+        values: Values,
         name: str,
         core: int = 0,
     ) -> None:
@@ -112,7 +112,9 @@ class Machine:
         self.operands = operands_of(listing)
         self._origin = origins(listing, self.operands)
         self.memory: dict[int, Any] = {}
-        self.scalars = {index: flat_integers(values) for index, values in scalars.items()}
+        self.scalars = {
+            index: flat_integers(array) for index, array in values(self.operands).items()
+        }
         self.warnings: list[str] = []
         code, careful = self._translate()
         self.code = code

@@ -143,6 +143,7 @@ _EUP = {
     "vsqrt",
     "vlogistic",
     "vexp",
+    "vexp2",
     "vrecip",
 }
 
@@ -222,6 +223,7 @@ _VALU = {
     "vsub_low",
     "vsub_high",
     "vpackc",
+    "vf32",
 }
 
 

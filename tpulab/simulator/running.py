@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpulab.compiler.listing import Listing
 from tpulab.simulator.constants import Constants, constants_for
 from tpulab.simulator.machine import Machine, Options, SimulationRefused, core_numbers
+from tpulab.simulator.memory import operands_of
+from tpulab.simulator.scalars import CallValues, Values, fixed_values, no_values
 from tpulab.simulator.timeline import Event, PieceTime, Timeline
 
 if TYPE_CHECKING:
     from tpulab.compiler.program import Piece, Program
-    from tpulab.kernel import Kernel, PallasCall
+    from tpulab.kernel import Kernel
 
 
 _OPERAND = re.compile(r"%([\w.\-]+)")
@@ -23,6 +25,7 @@ def simulate(
     program: Program,
     *,
     kernel: Kernel | None = None,
+    arguments: Sequence[Any] | None = None,
     chip: str | None = None,
     options: Options | None = None,
 ) -> Timeline:
@@ -32,6 +35,8 @@ def simulate(
         program: what ``compiler.compile`` gave.
         kernel: what ``kernel.trace`` gave for the same function: the values of scalar-prefetch
             operands come from it.
+        arguments: the function's arguments, concrete where that matters: with them the values of
+            SMEM inputs are known too.
         chip: the chip, when it is not the program's own.
         options: how to simulate.
 
@@ -42,15 +47,12 @@ def simulate(
     options = options or Options()
     constants = constants_for(chip or program.chip)
     total = _Total(constants, options, program.compiler_version)
-    calls = list(kernel.calls) if kernel is not None else []
-    next_call = 0
+    calls = CallValues(kernel, arguments)
     for piece in program.pieces:
-        scalars: Mapping[int, Any] = {}
-        if piece.kind == "kernel":
-            if next_call < len(calls):
-                scalars = _scalars_of(calls[next_call])
-            next_call += 1
-        total.run_piece(piece, scalars)
+        values: Values = no_values
+        if piece.kind == "kernel" and piece.has_listing:
+            values = calls.take(sum(o.is_input for o in operands_of(piece.listing)))
+        total.run_piece(piece, values)
     return total.timeline()
 
 
@@ -75,15 +77,8 @@ def simulate_listing(
         SimulationRefused: as ``simulate``.
     """
     total = _Total(constants, options or Options(), compiler_version)
-    total.run(listing.name or "program", "kernel", listing, scalars or {})
+    total.run(listing.name or "program", "kernel", listing, fixed_values(dict(scalars or {})))
     return total.timeline()
-
-
-def _scalars_of(call: PallasCall) -> dict[int, Any]:
-    """Known values of a call's operands: scalar prefetch operands come first."""
-    return {
-        index: value for index, value in enumerate(call.scalar_prefetch or ()) if value is not None
-    }
 
 
 class _Total:
@@ -110,7 +105,7 @@ class _Total:
         self._under_way: dict[str, float] = {}
         self._copies_end = 0.0
 
-    def run_piece(self, piece: Piece, scalars: Mapping[int, Any]) -> None:
+    def run_piece(self, piece: Piece, values: Values) -> None:
         """Run a piece as often as the program calls it."""
         if not piece.has_listing:
             self._top_level(piece)
@@ -118,7 +113,7 @@ class _Total:
         if not piece.calls_exact:
             self._warn(f"how often {piece.name} runs depends on data; {piece.calls} is a guess")
         try:
-            self.run(piece.name, piece.kind, piece.listing, scalars, piece.calls)
+            self.run(piece.name, piece.kind, piece.listing, values, piece.calls)
         except SimulationRefused:
             if piece.kind == "kernel":
                 raise
@@ -183,9 +178,7 @@ class _Total:
         self.pieces.append(PieceTime(piece.name, piece.kind, start, self.time))
         self._warn(f"{piece.name} can't be run exactly; its time is that of moving its bytes")
 
-    def run(
-        self, name: str, kind: str, listing: Listing, scalars: Mapping[int, Any], times: int = 1
-    ) -> None:
+    def run(self, name: str, kind: str, listing: Listing, values: Values, times: int = 1) -> None:
         """Run a listing; more than once when the program calls it more than once."""
         left = max(0, self.options.max_events - len(self.events))
         options = self.options
@@ -198,7 +191,7 @@ class _Total:
         if cores < self.constants.cores and kind == "kernel":
             self._warn(f"{name} runs on one of the device's {self.constants.cores} cores")
         machines = [
-            Machine(listing, self.constants, options, start, scalars, name, core)
+            Machine(listing, self.constants, options, start, values, name, core)
             for core in range(cores)
         ]
         # Each core has its part of the bandwidth, so they do not slow each other down further.
