@@ -291,3 +291,25 @@ def whole(kernel: Callable[..., None], *specs: Any, out: Any = VMEM) -> Callable
         )(*arguments)
 
     return call
+
+
+def on_cores(cores: int) -> Callable[[jax.Array], jax.Array]:
+    """f32[8·cores,128] doubled by ``pl.kernel``, eight rows on each core of a mesh."""
+    make = getattr(pltpu, "TensorCoreMesh", None)
+    mesh = (
+        make(axis_name="core", num_cores=cores)
+        if make is not None
+        else pltpu.create_tensorcore_mesh("core", num_cores=cores)
+    )
+
+    def kernel(x: Any, out: Any, buffer: Any) -> None:
+        rows = pl.ds(pl.multiple_of(jax.lax.axis_index("core") * 8, 8), 8)
+        pltpu.sync_copy(x.at[rows], buffer)
+        buffer[...] = buffer[...] * 2
+        pltpu.sync_copy(buffer, out.at[rows])
+
+    def double(x: jax.Array) -> jax.Array:
+        scratch = [pltpu.VMEM((8, 128), x.dtype)]
+        return pl.kernel(kernel, out_type=like(x), mesh=mesh, scratch_types=scratch)(x)
+
+    return double

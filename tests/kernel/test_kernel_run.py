@@ -256,3 +256,10 @@ def test_capture_restores_after_an_exception() -> None:
     with pytest.raises(ValueError, match="stop"), captured_output():
         raise ValueError("stop")
     assert sys.stdout is stdout
+
+
+def test_kernel_over_a_mesh_of_cores(values: np.ndarray) -> None:
+    x = values[:8, :128]
+    found, report = run(samples.on_cores(1), x, mode="faithful")
+    np.testing.assert_array_equal(found, x * 2)
+    assert report.ok

@@ -513,3 +513,13 @@ def test_compiled_and_walked_loops_agree(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not [note for note in compiled.notes if "too long" in note]
     # the carried value decides nothing within the loop, so only the walk knows it afterwards
     assert walked.transcendentals_at_step.tolist() == exponentials
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_kernel_over_a_mesh_of_cores(cores: int) -> None:
+    (call,) = trace(samples.on_cores(cores), f"f32[{8 * cores},128]", chip="v5p").calls
+    assert call.grid == (cores,)
+    assert [operand.memory_space for operand in call.operands] == ["any", "any"]
+    assert call.dma_read_bytes == call.dma_written_bytes == cores * 8 * 128 * 4
+    assert call.vpu_flops == cores * 8 * 128
+    assert call.notes == ()

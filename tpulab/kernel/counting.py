@@ -84,6 +84,7 @@ class Counter:
         coordinates: int array [steps, grid rank] of the steps to count.
         grid: the grid's bounds. vmapped_dims: axes that ``program_id`` doesn't see.
         programs: shared between counters of one kernel, so that it is read once.
+        axis_names: names of grid axes, for ``axis_index``.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class Counter:
         grid: tuple[int, ...],
         vmapped_dims: tuple[int, ...],
         programs: Programs | None = None,
+        axis_names: tuple[str | None, ...] = (),
     ) -> None:
         self.steps = coordinates.shape[0]
         self.grid = grid
         self.axes = [axis for axis in range(len(grid)) if axis not in vmapped_dims]
+        self.axis_names = axis_names
         self.coordinates = coordinates.astype(np.int32)
         self.programs = programs if programs is not None else Programs()
         self.budget = LOOP_BUDGET
@@ -240,15 +243,20 @@ class Counter:
     # -- scalars ---------------------------------------------------------------------------------
 
     def _program_id(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
-        axis = self.axes[ins.params["axis"]]
+        return [self._coordinate(self.axes[ins.params["axis"]])]
+
+    def _coordinate(self, axis: int) -> np.ndarray:
         if self.lanes == 1:
-            return [self.coordinates[self.offset : self.offset + 1, axis]]
-        return [self.coordinates[:, axis]]
+            return self.coordinates[self.offset : self.offset + 1, axis]
+        return self.coordinates[:, axis]
 
     def _num_programs(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
         return [np.array([self.grid[self.axes[ins.params["axis"]]]], np.int32)]
 
     def _axis_index(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
+        name = ins.params.get("axis_name")
+        if name in self.axis_names:
+            return [self._coordinate(self.axis_names.index(name))]
         self.note("counted as the first device of the mesh")
         return [np.zeros(1, np.int32)]
 

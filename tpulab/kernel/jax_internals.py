@@ -386,11 +386,72 @@ class CallStructure:
     dimension_semantics: tuple[str, ...] | None
     vmem_limit_bytes: int | None
     aliases: tuple[tuple[int, int], ...]
+    axis_names: tuple[str | None, ...] = ()
 
     @property
     def dynamic_bounds(self) -> int:
         """Grid dimensions whose bound is an operand of the call."""
         return sum(1 for bound in self.grid if bound is None)
+
+
+def kernels_in(equation: Any) -> tuple[CallStructure, ...]:
+    """The TensorCore kernels of a ``pallas_call`` or ``mpmd_map`` (``pl.kernel``) equation."""
+    if equation.primitive.name == "pallas_call":
+        return (take_apart(equation),)
+    if equation.primitive.name != "mpmd_map":
+        return ()
+    params = equation.params
+    pairs = zip(params["meshes"], params["jaxprs"], strict=True)
+    return tuple(
+        _take_apart_mesh_kernel(equation, mesh, kernel)
+        for mesh, kernel in pairs
+        if "tensorcore" in type(mesh).__name__.lower()
+    )
+
+
+def _take_apart_mesh_kernel(equation: Any, mesh: Any, kernel: Any) -> CallStructure:
+    """A kernel that runs once on every core of a mesh: its operands are whole arrays."""
+    params = equation.params
+    name, where = function_and_location(kernel)
+    binder = [variable.aval for variable in open_jaxpr(kernel).invars]
+    count, results = len(equation.invars), len(equation.outvars)
+    whole = [_whole_array(aval, position) for position, aval in enumerate(binder)]
+    aliases = params.get("input_output_aliases") or {}
+    pairs = aliases.items() if isinstance(aliases, Mapping) else aliases
+    cores = tuple(int(size) for size in mesh.shape.values())
+    return CallStructure(
+        name=params.get("name") or name,
+        where=where or equation_location(equation),
+        grid=cores,
+        vmapped_dims=(),
+        num_index_operands=0,
+        inputs=tuple(whole[:count]),
+        outputs=tuple(whole[count : count + results]),
+        index_avals=(),
+        scratch_avals=tuple(binder[count + results :]),
+        kernel=kernel,
+        dimension_semantics=("parallel",) * len(cores),
+        vmem_limit_bytes=getattr(params.get("compiler_params"), "vmem_limit_bytes", None),
+        aliases=tuple((int(i), int(o)) for i, o in pairs),
+        axis_names=tuple(str(name) for name in mesh.shape),
+    )
+
+
+def _whole_array(aval: Any, position: int) -> BlockMapping:
+    shape = shape_of(aval)
+    return BlockMapping(
+        array_shape=shape,
+        dtype=dtype_of(aval),
+        block_shape=shape,
+        element_dims=(),
+        memory_space=memory_space(aval),
+        buffer_count=1,
+        revisit_any=False,
+        trivial=True,
+        index_map=None,
+        where=None,
+        origin=f"args[{position}]",
+    )
 
 
 def take_apart(equation: Any) -> CallStructure:
@@ -423,6 +484,7 @@ def take_apart(equation: Any) -> CallStructure:
         ),
         vmem_limit_bytes=getattr(compiler_params, "vmem_limit_bytes", None),
         aliases=tuple((int(i), int(o)) for i, o in params.get("input_output_aliases") or ()),
+        axis_names=tuple(mapping.grid_names or ()),
     )
 
 

@@ -30,9 +30,9 @@ UNKNOWN_VALUE = Lazy()
 
 @dataclasses.dataclass
 class FoundCall:
-    """A ``pallas_call`` equation with its operands' values and how often it runs."""
+    """A kernel call with its operands' values and how often it runs."""
 
-    equation: Any
+    structure: jax_internals.CallStructure
     operands: list[Lazy]
     times: int
     notes: list[str]
@@ -48,6 +48,7 @@ class OuterWalk:
     def __init__(self, jaxpr: Any, leaves: Sequence[Any]) -> None:
         self.calls: list[FoundCall] = []
         self.notes: dict[str, None] = {}
+        self.other_kernels = False
         self._here: list[str] = []
         values = [
             UNKNOWN_VALUE if isinstance(leaf, jax.ShapeDtypeStruct) else _as_argument(leaf)
@@ -78,8 +79,16 @@ class OuterWalk:
     def _equation(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
         name = equation.primitive.name
         unknown = [UNKNOWN_VALUE] * len(equation.outvars)
-        if name == "pallas_call":
-            self.calls.append(FoundCall(equation, operands, times, list(self._here)))
+        if name in jax_internals.KERNEL_PRIMITIVES:
+            kernels = jax_internals.kernels_in(equation)
+            for structure in kernels:
+                self.calls.append(FoundCall(structure, operands, times, list(self._here)))
+            if not kernels:
+                self.other_kernels = True
+                place = jax_internals.equation_location(equation)
+                self.notes[f"a kernel that is not for a TensorCore is not described ({place})"] = (
+                    None
+                )
             return unknown
         subs = list(jax_internals.inner_jaxprs(equation.params))
         if not subs or not any(_holds_call(sub) for _, _, sub in subs):
@@ -94,9 +103,6 @@ class OuterWalk:
             return self._cond(equation, operands, times)
         if name == "shard_map":
             return self._shard_map(equation, operands, times)
-        if name in jax_internals.KERNEL_PRIMITIVES:
-            self.notes[f"{name} is not described, only pallas_call is"] = None
-            return unknown
         for _, _, sub in subs:
             if len(jax_internals.open_jaxpr(sub).invars) == len(operands):
                 return self._walk(sub, operands, times)

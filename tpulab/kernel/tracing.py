@@ -51,6 +51,12 @@ def trace(function: Callable[..., Any], *arguments: Any, chip: str = "v5e") -> K
     where = jax_internals.source_of(function)
     name = function_name(function)
     walk = OuterWalk(closed, leaves)
+    if not walk.calls and walk.other_kernels:
+        raise NoPallasCall(
+            f"{name} contains no kernel for the TensorCore",
+            why="kernels for the SparseCore are not described yet",
+            where=where,
+        )
     if not walk.calls:
         raise NoPallasCall(
             f"{name} contains no pallas_call",
@@ -59,7 +65,7 @@ def trace(function: Callable[..., Any], *arguments: Any, chip: str = "v5e") -> K
             where=where,
         )
     calls = tuple(
-        describe_call(found.equation, index, found.operands, found.times, tuple(found.notes))
+        describe_call(found.structure, index, found.operands, found.times, tuple(found.notes))
         for index, found in enumerate(walk.calls)
     )
     notes = dict.fromkeys([*walk.notes, *(note for call in calls for note in call.notes)])
@@ -194,19 +200,18 @@ def _aval_shape_dtype(aval: Any) -> ShapeDtype:
 
 
 def describe_call(
-    equation: Any,
+    structure: jax_internals.CallStructure,
     index: int,
     operands: Sequence[Lazy],
     times: int,
     outer_notes: tuple[str, ...] = (),
 ) -> PallasCall:
-    """Describe one ``pallas_call`` equation.
+    """Describe one kernel call.
 
     Args:
-        operands: of the equation; called, they give their value, or None when it is not known.
+        structure: of the call. operands: of its equation; called, they give their value, or None when it is not known.
         times: how often the call runs.
     """
-    structure = jax_internals.take_apart(equation)
     notes = dict.fromkeys(outer_notes)
     # together, so that what they have in common is compiled once
     resolve(operands[: structure.dynamic_bounds + structure.num_index_operands])
@@ -369,7 +374,8 @@ def _count(
 
     programs = Programs()
     refs = fresh(prefetch)
-    counter = Counter(coordinates, grid, structure.vmapped_dims, programs)
+    rest = structure.vmapped_dims, programs, structure.axis_names
+    counter = Counter(coordinates, grid, *rest)
     counter.count(structure.kernel, refs)
     # prefetched values that the kernel overwrites hold for its first step only
     overwritten = any(ref.role == "prefetch" and ref.written is not None for ref in refs)
@@ -378,7 +384,7 @@ def _count(
         return counter, refs
     # what the kernel keeps in SMEM from step to step decides what it does: follow it in order
     again_refs = fresh(prefetch)
-    again = Counter(coordinates, grid, structure.vmapped_dims, programs)
+    again = Counter(coordinates, grid, *rest)
     finished = again.count_sequentially(structure.kernel, again_refs)
     if finished and (overwritten or len(again.notes) <= len(counter.notes)):
         return again, again_refs
@@ -388,6 +394,6 @@ def _count(
             for ref, value in zip(refs, prefetch, strict=False)
         )
         refs = fresh(kept)
-        counter = Counter(coordinates, grid, structure.vmapped_dims, programs)
+        counter = Counter(coordinates, grid, *rest)
         counter.count(structure.kernel, refs)
     return counter, refs

@@ -126,11 +126,14 @@ def make_operand(
     bytes_full = array_bytes(sizes, dtype)
     kept = tuple(size for size in mapping.block_shape if size is not None) or (1,)
     padded = padded_bytes(kept, dtype)
+    columns: list[np.ndarray | None] = [np.zeros(steps, np.int64)] * len(sizes)
+    known = True
     if mapping.memory_space not in PIPELINED_SPACES:
-        columns: list[np.ndarray | None] = [np.zeros(steps, np.int64)] * len(sizes)
         moving = np.zeros(steps, bool)
         step_bytes = step_padded = np.zeros(steps, np.int64)
-        known = True
+    elif mapping.trivial:
+        moving = moving_steps(np.zeros((steps, 1), np.int64), is_input)
+        step_bytes, step_padded = _bytes_at_step(mapping, sizes, columns, steps)
     else:
         columns, keys = evaluate_index_map(mapping, coordinates, grid, prefetch, index_avals)
         known = all(column is not None for column in columns)
