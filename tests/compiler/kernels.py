@@ -40,8 +40,8 @@ def scaled(factor: float) -> Callable[..., Any]:
     return scale
 
 
-def matmul(size: int, block: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A tiled bfloat16 matrix multiply with a float32 accumulator."""
+def matmul(size: int, block: int, dtype: Any = BF16) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A tiled matrix multiply with a float32 accumulator."""
 
     def kernel(x_ref, y_ref, o_ref, acc_ref):
         @pl.when(pl.program_id(2) == 0)
@@ -64,14 +64,14 @@ def matmul(size: int, block: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
                 pl.BlockSpec((block, block), lambda i, j, k: (k, j)),
             ],
             out_specs=pl.BlockSpec((block, block), lambda i, j, k: (i, j)),
-            out_shape=spec(size, size, dtype=BF16),
+            out_shape=spec(size, size, dtype=dtype),
             scratch_shapes=[pltpu.VMEM((block, block), F32)],
             compiler_params=pltpu.CompilerParams(
                 dimension_semantics=("parallel", "parallel", "arbitrary")
             ),
         )(x, y)
 
-    return tiled, (spec(size, size, dtype=BF16), spec(size, size, dtype=BF16))
+    return tiled, (spec(size, size, dtype=dtype), spec(size, size, dtype=dtype))
 
 
 def slow_to_compile(count: int = 192) -> tuple[Callable[..., Any], tuple[Any, ...]]:

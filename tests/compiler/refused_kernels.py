@@ -238,6 +238,14 @@ def int8_matmul_on_v4() -> Any:
     return one(body, spec(128, 128, dtype=I32), spec(128, 128, dtype=I8), spec(128, 128, dtype=I8))
 
 
+@refused("bf16-matmul-before-v4", "v2", "v3")
+def bf16_matmul_on_old_chips() -> Any:
+    def body(x, y, o):
+        o[...] = jnp.dot(x[...], y[...], preferred_element_type=F32)
+
+    return one(body, spec(128, 128), spec(128, 128, dtype=BF16), spec(128, 128, dtype=BF16))
+
+
 @refused("fp4-matmul", "v5e", "v6e")
 def fp4_matmul() -> Any:
     fp4 = jnp.float4_e2m1fn

@@ -19,7 +19,7 @@ from typing import Any
 
 from tpulab.compiler import frames
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _MAGIC = b"tpulab-program\n"
 _DIGEST_BYTES = 32
 _SUFFIX = ".program"

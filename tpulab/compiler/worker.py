@@ -127,7 +127,7 @@ def _memory(compiled: Any) -> dict[str, int]:
     for name in dir(analysis):
         value = getattr(analysis, name, None)
         if name.endswith("_in_bytes") and isinstance(value, int):
-            found[name.removesuffix("_in_bytes") + "_bytes"] = value
+            found[name.removesuffix("_in_bytes").removesuffix("_size") + "_bytes"] = value
     return found
 
 
