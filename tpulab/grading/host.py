@@ -91,6 +91,10 @@ class Job:
         """End the child and everything in its group."""
         pid = self.pid
         if self.ended.is_set():
+            # what it started may live on in its group
+            if pid is not None and hasattr(os, "killpg"):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
             return
         if pid is None:
             # not forked yet: it will find its channel closed and end by itself
@@ -257,6 +261,8 @@ class Zygote:
             return
         mine, theirs = socket.socketpair()
         self._ready = threading.Event()
+        if self._errors is not None:
+            self._errors.close()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         with theirs:
             self._process = subprocess.Popen(
@@ -360,6 +366,9 @@ class Zygote:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
 
 
 _zygote = Zygote()

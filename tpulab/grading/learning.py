@@ -115,7 +115,7 @@ def solution_source(exercise: Exercise) -> str:
             last = next(
                 (i for i in range(end, len(lines)) if lines[i].startswith("# %%")), len(lines)
             )
-            cell = [line for line in lines[first:last] if not line.startswith("### ")]
+            cell = [line for line in lines[first:last] if not line.lstrip().startswith("### ")]
             return "\n".join(cell).strip() + "\n"
     raise TpulabError(f"{file.name} has no function {function}")
 

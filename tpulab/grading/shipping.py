@@ -55,9 +55,18 @@ def ship(function: Callable[..., Any]) -> Shipment:
     """
     import cloudpickle
 
+    class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, types.CodeType):
+                # cloudpickle forgets the file, and with it the place of every error
+                return _code_with_file, (*self.dispatch_table[types.CodeType](obj), obj.co_filename)
+            return super().reducer_override(obj)
+
+    buffer = io.BytesIO()
     with _by_value(function):
         try:
-            data = cloudpickle.dumps(function)
+            _Pickler(buffer).dump(function)
+            data = buffer.getvalue()
         except Exception as error:
             raise NotShippableError(
                 "your function cannot be sent to the process that checks it: "
@@ -146,6 +155,13 @@ def _content(function: Any) -> str | None:
     if file and "known_wrong" in file:
         extra = Path(file).read_bytes()
     return hashlib.sha256(buffer.getvalue() + extra).hexdigest()
+
+
+def _code_with_file(
+    restore: Callable[..., types.CodeType], parts: tuple[Any, ...], file: str
+) -> types.CodeType:
+    """A code object that knows its file again."""
+    return restore(*parts).replace(co_filename=file)
 
 
 def _code(*parts: Any) -> None:

@@ -1,0 +1,60 @@
+"""Every known-wrong answer fails where it must and is named; every right one passes everything."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from tpulab.exercises import exercises
+from tpulab.exercises.model import STEPS
+from tpulab.grading import check
+
+HERE = Path(__file__).parent
+ALL = exercises()
+WRONG = [(exercise, wrong) for exercise in ALL for wrong in exercise.known_wrong]
+
+
+def _module(path: Path):
+    name = f"answers_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@pytest.mark.needs_libtpu
+@pytest.mark.parametrize(
+    ("exercise", "wrong"), WRONG, ids=[f"{e.name}-{w.function.split(':')[1]}" for e, w in WRONG]
+)
+def test_known_wrong(exercise, wrong):
+    module, _, function = wrong.function.partition(":")
+    answer = getattr(importlib.import_module(module), function)
+    verdict = check(exercise.name, answer, quiet=True, until=wrong.step, cache=False, record=False)
+    assert verdict.failed is not None, str(verdict)
+    assert verdict.failed.name == wrong.step, str(verdict)
+    text = str(verdict).lower()
+    assert any(word in text for word in wrong.says), str(verdict)
+    assert verdict.failed.hint, str(verdict)
+    # all steps before it passed
+    for step in STEPS[: STEPS.index(wrong.step)]:
+        assert verdict.step(step).passed, str(verdict)
+
+
+@pytest.mark.needs_libtpu
+@pytest.mark.parametrize("exercise", ALL, ids=[e.name for e in ALL])
+@pytest.mark.parametrize("style", ["reference_plain", "reference_other"])
+def test_right_answers_reach_the_top(exercise, style):
+    answer = getattr(_module(HERE / f"{style}.py"), exercise.function_name)
+    verdict = check(exercise.name, answer, quiet=True, record=False)
+    assert [step.passed for step in verdict.steps] == [True] * 5, str(verdict)
+    assert verdict.rung == exercise.rungs[-1].name, str(verdict)
+    assert verdict.top_rung
+    assert set(verdict.predicted) == set(exercise.chips)
