@@ -25,11 +25,29 @@ def _home_of_the_test_run(tmp_path_factory: pytest.TempPathFactory) -> None:
         os.environ["TPULAB_HOME"] = str(tmp_path_factory.mktemp("tpulab-home"))
 
 
+def _missing_for(item: pytest.Item) -> str | None:
+    """Why this system cannot run a test; on Linux x86-64 a missing libtpu is not a reason."""
+    if item.get_closest_marker("needs_libtpu") and not _libtpu_exists():
+        return "libtpu exists for Linux on x86-64 only"
+    if item.get_closest_marker("needs_browser"):
+        from tpulab.commands.testing import missing_browser
+
+        return missing_browser()
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what this system cannot do; on Linux x86-64 a missing libtpu is a failure."""
-    if _libtpu_exists():
-        return
-    skip = pytest.mark.skip(reason="libtpu exists for Linux on x86-64 only")
+    """Leave out what this system cannot do, and say which tests share one process."""
     for item in items:
-        if item.get_closest_marker("needs_libtpu"):
-            item.add_marker(skip)
+        reason = _missing_for(item)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        # what a file's tests compile is cached in the process, so a file stays together; the
+        # kernels that ship inside JAX are independent of each other and each of them is big
+        group = item.nodeid.partition("::")[0]
+        callspec = getattr(item, "callspec", None)
+        if "kernels_in_jax" in group and callspec is not None:
+            group += f"::{callspec.params.get('name', '')}"
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(group))

@@ -58,7 +58,7 @@ def allocates_little_by_little(x):
         kept.append(bytearray(b"x" * 2**28))
 
 def floods(x):
-    for _ in range(200_000):
+    for _ in range(5_000):
         print("x" * 99)
     return add(x)
 
@@ -114,7 +114,7 @@ def test_bad_functions_get_a_sentence(tpulab: Run, file: Path, name: str) -> Non
 
 def test_memory_taken_bit_by_bit_is_bounded(tpulab: Run, file: Path) -> None:
     target = f"{file}:allocates_little_by_little"
-    done = tpulab("ladder", target, "--arg", "f32[8,128]", "--memory", "6", "--json")
+    done = tpulab("ladder", target, "--arg", "f32[8,128]", "--memory", "2", "--json")
     assert done.returncode == 1
     assert "memory" in json.loads(done.stdout)["chips"]["v5e"]["refusal"]["reason"]
 
@@ -200,7 +200,7 @@ def _alive(pid: int) -> bool:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("after", [0.35, 1.0, 3.0])
+@pytest.mark.parametrize("after", [0.3, 2.5])
 def test_ending_it_leaves_nothing_behind(file: Path, number: signal.Signals, after: float) -> None:
     process = subprocess.Popen(
         command("ladder", f"{file}:looping", "--arg", "f32[8,128]"),

@@ -137,6 +137,8 @@ def _rehearse(function: Any, arguments: tuple[Any, ...], phases: _Phases) -> Non
 
     try:
         jax.eval_shape(function, *arguments)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - what is wrong with it is told by the ladder, for each chip
         pass
 

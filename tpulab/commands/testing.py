@@ -94,10 +94,10 @@ def all_parts(fast: bool, words: Sequence[str] = ()) -> list[Part]:
     python = sys.executable
     unless = "not slow" if fast else ""
     pytest = (python, "-m", "pytest", "-q", *(("-m", unless) if unless else ()))
-    # whole files to a process: fixtures that compile are shared within a file
+    # tests that share what they compiled stay together; tests/conftest.py says which
     spread: tuple[str, ...] = ()
     if find_spec("xdist"):
-        spread = ("-n", str(min(os.cpu_count() or 1, 8)), "--dist", "loadfile")
+        spread = ("-n", str(min(os.cpu_count() or 1, 8)), "--dist", "loadgroup")
     ignored = tuple(f"--ignore={folder}" for folder in NOTEBOOK_TESTS)
     return [
         Part("lint", "ruff check", (python, "-m", "ruff", "check", ".")),
