@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 from tpulab import ladder_causes as causes
@@ -99,7 +103,7 @@ def climb(
         limiting_unit=timeline.limiting_unit if done else None,
         warnings=tuple(dict.fromkeys(str(sentence) for sentence in warnings)),
         refusal=refusal,
-        prediction_error=_prediction_error(chip) if done else "",
+        prediction_error=prediction_error(chip.name) if done else "",
         kernel=kernel,
         program=program,
         timeline=timeline,
@@ -228,15 +232,31 @@ def _transfers(chip: Chip) -> tuple[float, float]:
         return chip.hbm_bandwidth("core"), 0.0
 
 
-def _prediction_error(chip: Chip) -> str:
-    """What has been measured of the simulator's error on this chip, as a sentence."""
-    try:
-        from tpulab import simulator
+# a published time of which dispatch is more than this says little about the kernel
+_MOSTLY_DISPATCH = 0.5
 
-        known = getattr(simulator, "prediction_error", None)
-        sentence = known(chip.name) if known is not None else None
-    except (ImportError, TpulabError, LookupError):
-        sentence = None
-    if sentence is None:
-        return f"no measurement to compare predictions for {chip.name} with is known"
-    return str(sentence)
+
+@functools.cache
+def prediction_error(chip_name: str) -> str:
+    """What comparisons with published timings say about predictions for a chip, as a sentence.
+
+    From ``ladder_accuracy.toml``; for a chip without comparisons it says so and gives the others'.
+    """
+    text = resources.files("tpulab").joinpath("ladder_accuracy.toml").read_text("utf-8")
+    table = tomllib.loads(text)
+    if chip_name in table:
+        return f"{_comparison(chip_name, table[chip_name])}"
+    others = "; ".join(_comparison(name, entry) for name, entry in table.items())
+    return f"no timing published for {chip_name} has been compared with a prediction; {others}"
+
+
+def _comparison(chip_name: str, entry: Mapping[str, Any]) -> str:
+    rows = [row for row in entry["rows"].values() if row["dispatch"] <= _MOSTLY_DISPATCH]
+    errors = sorted(abs(row["error"]) for row in rows)
+    shortest = min(row["published_ms"] for row in rows)
+    return (
+        f"{len(rows)} published timings of {entry['kernels']} on {chip_name}, from {shortest:.2g} "
+        f"ms up, are met within {errors[-1]:.1%}, half of them within "
+        f"{errors[len(errors) // 2]:.1%}; {len(entry['fitted'])} of them served to fit the "
+        f"simulator ({entry['compiler_version']})"
+    )

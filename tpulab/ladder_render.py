@@ -58,12 +58,18 @@ def _wrap(text: str, indent: str) -> list[str]:
     ) or [indent]
 
 
+def _added(seconds: float) -> str:
+    if seconds == 0:
+        return "+0"
+    return f"{'-' if seconds < 0 else '+'}{time_text(abs(seconds))}"
+
+
 def _rung_lines(rungs: tuple[Rung, ...]) -> list[str]:
     lines = []
     before = 0.0
     for number, rung in enumerate(rungs):
         added = rung.seconds - before
-        gap = "" if number == 0 else f"{'-' if added < 0 else '+'}{time_text(abs(added))}"
+        gap = "" if number == 0 else _added(added)
         lines.append(f"  {rung.name:<15}{time_text(rung.seconds):>10}{gap:>12}  {rung.kind}")
         lines += _wrap(rung.cause, "      ")
         before = rung.seconds
@@ -107,7 +113,7 @@ def chip_html(one: ChipLadder) -> str:
         longest = max(rung.seconds for rung in rungs) or 1.0
         before = 0.0
         for number, rung in enumerate(rungs):
-            added = "" if number == 0 else time_text(rung.seconds - before)
+            added = "" if number == 0 else _added(rung.seconds - before)
             width = 120 * rung.seconds / longest
             bar = (
                 f'<div aria-hidden="true" style="width:{width:.0f}px;height:0.8em;'

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tpulab.hardware import get_chip
 from tpulab.ladder import RUNGS, ChipLadder, Ladder, Refusal, climb, compare, refused_entry
 from tpulab.ladder_causes import _advice, bytes_text, padded_products, time_text
+from tpulab.ladder_climb import prediction_error
 
 V5E = get_chip("v5e")
 SCHEMA = json.loads(resources.files("tpulab").joinpath("ladder_schema.json").read_text("utf-8"))
@@ -605,3 +606,25 @@ def test_bytes_text() -> None:
     assert [bytes_text(n) for n in (12, 2048, 3 * MIB, 5 * 2**30)] == [
         "12 B", "2 KiB", "3 MiB", "5 GiB",
     ]  # fmt: skip
+
+
+def test_every_prediction_says_how_far_it_can_be_trusted() -> None:
+    v5e = prediction_error("v5e")
+    assert "on v5e" in v5e
+    assert "libtpu" in v5e
+    v6e = prediction_error("v6e")
+    assert v6e.startswith("no timing published for v6e")
+    assert v5e in v6e
+
+
+def test_the_stored_comparisons_are_consistent() -> None:
+    import tomllib
+
+    text = resources.files("tpulab").joinpath("ladder_accuracy.toml").read_text("utf-8")
+    for entry in tomllib.loads(text).values():
+        assert set(entry["fitted"]) <= set(entry["rows"])
+        for name, row in entry["rows"].items():
+            # both times are stored with three digits after the point of a millisecond
+            slack = 0.0011 / row["published_ms"] + 0.001
+            error = row["predicted_ms"] / row["published_ms"] - 1
+            assert row["error"] == pytest.approx(error, abs=slack), name

@@ -132,6 +132,22 @@ def test_measured_stands_beside_predicted() -> None:
     assert result.predicted_seconds < 1.0
 
 
+@pytest.mark.needs_libtpu
+@pytest.mark.parametrize("row_id", ["JAX-001", "AML-005"])
+def test_the_stored_error_is_what_is_predicted_now(row_id: str) -> None:
+    """`ladder_accuracy.toml` must not outlive the simulator that it describes."""
+    import tomllib
+
+    from tpulab.simulator import accuracy
+
+    text = resources.files("tpulab").joinpath("ladder_accuracy.toml").read_text("utf-8")
+    stored = tomllib.loads(text)["v5e"]["rows"][row_id]
+    row = next(row for row in accuracy.rows() if row.id == row_id)
+    assert row.seconds * 1e3 == pytest.approx(stored["published_ms"], abs=6e-4)
+    # another compiler makes a slightly different program
+    assert accuracy.predict(row).error == pytest.approx(stored["error"], abs=0.03)
+
+
 def test_a_function_without_a_kernel_is_refused_with_a_reason() -> None:
     result = ladder(lambda x: x + 1, "f32[8,128]", chip=["v5e", "7x"])
     data = result.to_json()
