@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 from tpulab.errors import TpulabError
 from tpulab.grading import wire
@@ -244,7 +244,7 @@ def _specs(described: list[list[Any]]) -> list[Any]:
     return [jax.ShapeDtypeStruct(tuple(shape), as_dtype(dtype)) for shape, dtype in described]
 
 
-def serve(reader: BinaryIO, writer: BinaryIO) -> None:
+def serve(reader: Any, writer: Any) -> None:
     """Answer requests until the stream ends."""
     session = _Session()
     faulthandler.enable()

@@ -66,7 +66,7 @@ class Diagnosis:
 def _close(got: np.ndarray, want: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(got - want) <= allowed
-    return near | (got == want) | (np.isnan(got) & np.isnan(want))
+    return np.asarray(near | (got == want) | (np.isnan(got) & np.isnan(want)))
 
 
 def outcome(

@@ -104,10 +104,10 @@ class Notebook(Silent):
 
     def begin(self, exercise: str, title: str) -> None:
         """Name the exercise."""
-        from IPython.display import HTML, display
+        from IPython.display import display
 
         self._head = f"{exercise} · {title}"
-        self._handle = display(HTML(""), display_id=True)
+        self._handle = display(_EMPTY, display_id=True, raw=True)
 
     def working(self, what: str) -> None:
         """Say what goes on."""
@@ -121,22 +121,21 @@ class Notebook(Silent):
     def _update(self, status: str) -> None:
         import html
 
-        from IPython.display import HTML
-
         if self._handle is None:
             return
         lines = [self._head, *(step_line(step) for step in self._steps), f"  {status}"]
         text = html.escape("\n".join(lines))
         with contextlib.suppress(Exception):
-            self._handle.update(HTML(f"<pre role='status' aria-live='polite'>{text}</pre>"))
+            page = f"<pre role='status' aria-live='polite'>{text}</pre>"
+            self._handle.update({"text/plain": "", "text/html": page}, raw=True)
 
     def end(self, verdict: Verdict) -> None:
         """Show what is left of the verdict."""
-        from IPython.display import HTML, display
+        from IPython.display import display
 
         if self._handle is not None:
             with contextlib.suppress(Exception):
-                self._handle.update(HTML(""))
+                self._handle.update(_EMPTY, raw=True)
         display(_Mime(verdict))
         _mark_shown(verdict)
 
@@ -151,18 +150,25 @@ class _Mime:
         return {"text/plain": str(self._verdict), "text/html": self._verdict._repr_html_()}
 
 
-# verdicts that check() has displayed and that the cell's last line must not show again
-_shown: dict[int, Verdict] = {}
+# the verdict that check() has displayed, and in which cell: its last line must not show it again
+_shown: tuple[Verdict, int] | None = None
+_EMPTY = {"text/plain": "", "text/html": ""}
+
+
+def _cell() -> int:
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return int(getattr(shell, "execution_count", 0))
 
 
 def _mark_shown(verdict: Verdict) -> None:
-    _shown.clear()
-    _shown[id(verdict)] = verdict
+    global _shown
+    _shown = (verdict, _cell())
 
 
 def show_once(verdict: Verdict) -> None:
-    """Display a verdict unless the check has just done so."""
-    if _shown.pop(id(verdict), None) is verdict:
+    """Display a verdict unless the check has just done so in this cell."""
+    if _shown is not None and _shown[0] is verdict and _shown[1] == _cell():
         return
     from IPython.display import display
 

@@ -156,7 +156,7 @@ def _work_outside(jaxpr: Any) -> list[tuple[str, list[int], str | None]]:
     """(primitive, shape, place) of work on whole arrays that no kernel does."""
     from tpulab.kernel import jax_internals
 
-    found = []
+    found: list[tuple[str, list[int], str | None]] = []
     for equation in _walk(jaxpr):
         name = equation.primitive.name
         if name in _KERNELS or name in _FREE_OUTSIDE:
@@ -175,7 +175,8 @@ def _work_outside(jaxpr: Any) -> list[tuple[str, list[int], str | None]]:
             for variable in (*equation.invars, *equation.outvars)
             if (shape := list(getattr(getattr(variable, "aval", None), "shape", ()) or ()))
         ]
-        largest = max(sizes, default=(0, []))
+        nothing: tuple[int, list[int]] = (0, [])
+        largest = max(sizes, default=nothing)
         if largest[0] > _SMALL:
             found.append((name, largest[1], jax_internals.equation_location(equation)))
     return found

@@ -214,7 +214,7 @@ class Climb:
             (
                 str(row["name"]),
                 str(row["label"]),
-                "all five" if row["passed"] else f"{row['failed']} failed",
+                _outcome(row),
                 row["rung"] or "",
                 ", ".join(f"{chip} {1e3 * s:.3g} ms" for chip, s in row["predicted"].items()),
             )
@@ -247,6 +247,12 @@ class Climb:
             for row in self._cells()
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    if row["failed"]:
+        return f"{row['failed']} failed"
+    return "all five" if row["highest"] == "fast" else f"up to {row['highest']}"
 
 
 def climb(track: str) -> Climb:

@@ -87,7 +87,8 @@ def main(descriptor: int) -> int:
     _reply(control, {"ready": os.getpid()})
     jobs: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([control, wake_read], [], [])
+        watched: list[Any] = [control, wake_read]
+        ready, _, _ = select.select(watched, [], [])
         if wake_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, 4096)
