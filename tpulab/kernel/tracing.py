@@ -209,7 +209,8 @@ def describe_call(
     """Describe one kernel call.
 
     Args:
-        structure: of the call. operands: of its equation; called, they give their value, or None when it is not known.
+        structure: of the call. operands: of its equation; called, they give their value, or None
+            when it is not known.
         times: how often the call runs.
     """
     notes = dict.fromkeys(outer_notes)
