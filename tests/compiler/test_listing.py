@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tpulab.compiler.listing import ListingError, Predicate, parse_listing, register
@@ -157,6 +157,8 @@ def _ops(draw: st.DrawFn) -> tuple[str, tuple[object, ...]]:
     return text, (value, opcode, operands, predicate)
 
 
+# On a shared machine, drawing programs can take longer than Hypothesis likes.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(
@@ -191,6 +193,7 @@ def test_what_is_written_is_what_is_read(program: list) -> None:
             assert (tuple(op.predicate) if op.predicate else None) == predicate
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_makes_it_crash(text: str) -> None:
     try:

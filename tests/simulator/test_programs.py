@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.simulator.helpers import core, load, program, store, take, wait
@@ -200,7 +200,7 @@ def test_smem_through_a_pointer() -> None:
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.integers(-(2**31), 2**31 - 1),
     st.integers(-(2**31), 2**31 - 1),
@@ -421,7 +421,7 @@ def _traffic(transfers: list[tuple[bool, int, int]]) -> list[str]:
     return bundles
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_TRANSFERS, st.floats(1.1, 8))
 def test_more_bandwidth_is_never_slower(
     transfers: list[tuple[bool, int, int]], scale: float
@@ -433,7 +433,7 @@ def test_more_bandwidth_is_never_slower(
     assert free.cycles <= fast.cycles <= slow.cycles + 1e-6
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_TRANSFERS)
 def test_no_faster_than_the_bytes_allow_and_nothing_lost(
     transfers: list[tuple[bool, int, int]],

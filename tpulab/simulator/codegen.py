@@ -15,6 +15,7 @@ from typing import Any
 
 from tpulab.compiler.listing import Bundle, Listing, Op, register
 from tpulab.simulator import flow
+from tpulab.simulator.memory import needed_operands
 from tpulab.simulator.opcodes import Kind, classify
 from tpulab.simulator.scalar import Translator, Untranslatable
 
@@ -270,7 +271,15 @@ class Generator:
     def _sync(self, op: Op, bundle: Bundle, index: int | None) -> list[str]:
         number = self._number(op, bundle)
         when = "t" if index is None else f"t + e[2][{index}]"
-        operands = [self._expression(text) for text in op.operands]
+        looked_at = (
+            needed_operands(op)
+            if classify(op.opcode).kind is Kind.DMA
+            else frozenset(range(len(op.operands)))
+        )
+        operands = [
+            self._expression(text) if position in looked_at else "0"
+            for position, text in enumerate(op.operands)
+        ]
         listed = ", ".join(operands)
         if op.opcode == "vsyncadd" and len(operands) == 2 and not self.careful:
             # What Machine.sync would do; it happens after every wait.

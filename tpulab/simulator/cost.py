@@ -106,12 +106,15 @@ class Run:
     """A straight run of bundles, prepared for timing.
 
     Attributes:
+        name: which bundles of the listing it holds, for people.
         unit_cycles: busy cycles of each unit, whatever the entry state.
         span: for each unit, the indices of the first and last bundle that use it.
     """
 
     def __init__(self, bundles: tuple[Bundle, ...], constants: Constants) -> None:
         self.bundle_count = len(bundles)
+        first, last = bundles[0].address, bundles[-1].address
+        self.name = f"bundle {first:#x}" if first == last else f"bundles {first:#x} to {last:#x}"
         self.timed: list[tuple[_Timed, ...]] = []
         self.unit_cycles: dict[str, float] = {}
         self.span: dict[str, tuple[int, int]] = {}

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from tpulab.compiler.listing import Bundle, Listing, Op, Predicate, register
+from tpulab.simulator.memory import needed_operands
 from tpulab.simulator.opcodes import Kind, classify
 
 _ALLOCATION = re.compile(r"#(allocation\d+\w*)(?:\s*\+\s*\$?(0x[0-9a-f]+|\d+))?")
@@ -157,7 +158,10 @@ def scalar_result(op: Op, plain: set[str]) -> str | None:
 def scalar_sources(op: Op, plain: set[str]) -> set[str]:
     """The scalar variables that an operation reads."""
     names: set[str] = set()
+    looked_at = needed_operands(op) if classify(op.opcode).kind is Kind.DMA else None
     for position, operand in enumerate(op.operands):
+        if looked_at is not None and position not in looked_at:
+            continue
         place = cell(operand, plain) if op.opcode in ("sld", "sst") else None
         if place is not None:
             if op.opcode == "sld" or position > 0:

@@ -283,7 +283,7 @@ class Machine:
             if span is None or (unit == "scalar" and entry[0] < 3):
                 continue
             start, end = offsets[span[0]], offsets[span[1]] + 1
-            self.events.append(Event(unit, f"run {number}", time + start, time + end, step))
+            self.events.append(Event(unit, run.name, time + start, time + end, step))
         if found.stalls:
             worst = max(found.stalls, key=lambda cause: found.stalls[cause])
             if found.stalls[worst] >= 16:

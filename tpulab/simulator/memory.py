@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -198,6 +199,23 @@ class Transfer:
     def writes_hbm(self) -> bool:
         """Whether bytes arrive in the HBM."""
         return self.target_space == "hbm"
+
+
+@lru_cache(maxsize=4096)
+def needed_operands(op: Op) -> frozenset[int]:
+    """The operands of a ``dma`` operation whose values the simulator looks at.
+
+    Addresses in HBM and VMEM are not among them: nothing depends on where the bytes lie.
+    """
+    transfer = transfer_of(op, {})
+    if transfer is None:
+        return frozenset(range(len(op.operands)))
+    needed = {transfer.size, *transfer.flags}
+    if transfer.steps is not None:
+        needed.add(transfer.steps)
+    if transfer.target_space == "smem" and transfer.target is not None:
+        needed.add(transfer.target)
+    return frozenset(needed)
 
 
 def transfer_of(op: Op, known: Mapping[str, Operand]) -> Transfer | None:
