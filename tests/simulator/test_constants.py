@@ -1,4 +1,4 @@
-"""The constants: each has a unit and a way it was got, and the occupancies agree with the compiler."""
+"""The constants: each with a unit and a source, and occupancies that agree with the compiler."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_constants_of_every_chip(chip: str) -> None:
     assert all(text.count(":") >= 1 for text in constants.sources.values())
 
 
-# What the compiler's critical path leaves between two products on one matrix unit (on v6e and 7x the
+# What the critical path leaves between two products on one matrix unit (on v6e and 7x the
 # preparing half of the operand takes one of the cycles).
 @pytest.mark.parametrize(
     ("chip", "opcode", "cycles"),
