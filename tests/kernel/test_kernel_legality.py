@@ -277,3 +277,29 @@ def test_element_windows_start_on_tiles() -> None:
 
     assert "element-alignment" in rules(windows(3), "f32[64,128]")
     assert rules(windows(8), "f32[64,128]") == set()
+
+
+def test_skipped_output_blocks() -> None:
+    def kernel(x: Any, out: Any) -> None:
+        @pl.when(pl.program_id(0) % 2 == 0)
+        def _() -> None:
+            out[...] = x[...]
+
+    def function(x: jax.Array) -> jax.Array:
+        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            kernel, grid=(6,), in_specs=[spec], out_specs=spec, out_shape=samples.like(x)
+        )(x)
+
+    found = illegalities(trace(function, "f32[48,128]"), warnings=True)
+    assert [item.rule for item in found] == ["output-block-skipped"]
+    assert "block [1, 0] (grid step (1,))" in found[0].what
+    assert "3 of 6" in found[0].what
+
+
+def test_read_before_anything_was_written() -> None:
+    function = samples.matmul(128, 128, 128, clear=False)
+    found = illegalities(trace(function, "f32[256,256]", "f32[256,256]"), warnings=True)
+    assert {item.rule for item in found} == {"uninitialised-read"} | {"parallel-carry"}
+    arbitrary = samples.matmul(128, 128, 128, clear=False, kinds=("arbitrary",) * 3)
+    assert rules(arbitrary, "f32[256,256]", "f32[256,256]") == {"uninitialised-read"}

@@ -508,6 +508,13 @@ class Counter:
         ref.touched = True
         done = weight > 0
         ref.written = done if ref.written is None else ref.written | done
+        if ref.role == "output":
+            if ref.stored is None:
+                ref.stored = np.zeros(self.steps, bool)
+            if self.lanes == 1:
+                ref.stored[self.offset] |= bool(done[0])
+            else:
+                ref.stored |= done
 
     def _dma_start(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
         transfer = ins.transfer()
@@ -602,5 +609,6 @@ def facts_of(counter: Counter, refs: Sequence[Ref]) -> KernelFacts:
             for ref in refs
             if ref.carried is not None
         ),
+        stored={ref.name: ref.stored for ref in refs if ref.stored is not None},
         untouched_outputs=tuple(r.name for r in refs if r.role == "output" and not r.touched),
     )

@@ -394,6 +394,56 @@ def untouched_output(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
         )
 
 
+def skipped_block(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
+    """Pitfall 48: every output block that goes back to HBM was stored to."""
+    for operand in call.outputs:
+        stored = call.facts.stored.get(operand.name)
+        if stored is None or operand.indices is None or not operand.is_pipelined:
+            continue
+        # the steps between two write-backs belong to one visit of a block
+        visit = np.concatenate([[0], np.cumsum(operand.moving)[:-1]])
+        seen = np.zeros(int(visit[-1]) + 1, bool)
+        np.logical_or.at(seen, visit, stored)
+        if seen.all():
+            continue
+        step = int(np.flatnonzero(~seen[visit])[0])
+        yield Illegality(
+            "output-block-skipped",
+            f"{operand.name}'s block {operand.indices[step].tolist()} (grid step "
+            f"{_coordinates(call, step)}) goes back to HBM without a store to it; "
+            f"{int((~seen).sum()):,} of {seen.size:,} blocks do",
+            "the whole window is written back when its index changes, whatever it holds",
+            f"store to {operand.name} in a step of every block",
+            operand.where or call.where,
+            "warning",
+        )
+
+
+def read_before_write(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
+    """Pitfall 41: what is read was written before."""
+    for name, role, carried, where in call.facts.carried:
+        first = np.zeros(carried.size, bool)
+        first[0] = True
+        if role == "output":
+            operand = call.operand(name)
+            if operand.indices is None or not operand.is_pipelined:
+                continue
+            blocks = _block_ids(operand)
+            first[1:] = blocks[1:] != blocks[:-1]
+        bad = np.flatnonzero(carried & first)
+        if not bad.size:
+            continue
+        yield Illegality(
+            "uninitialised-read",
+            f"{name} is read at grid step {_coordinates(call, int(bad[0]))} before anything was "
+            "written to it",
+            "scratch and output blocks hold whatever VMEM held before",
+            f"write {name} first, under pl.when at the first step of the reduction",
+            where or call.where,
+            "warning",
+        )
+
+
 def vmem_budget(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
     """Pitfall 24: blocks and scratch fit the VMEM that the compiler grants a kernel."""
     limit = call.vmem_limit_bytes or chip.core.default_scoped_vmem_bytes
@@ -489,6 +539,8 @@ RULES: tuple[Rule, ...] = (
     vmem_scalar_store,
     wide_types,
     untouched_output,
+    skipped_block,
+    read_before_write,
     vmem_budget,
     smem_budget,
     copies_waited_for,

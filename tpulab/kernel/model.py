@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -420,6 +420,7 @@ class KernelFacts:
         smem_vector_loads, vmem_scalar_stores: (ref, place) of accesses the core has no path for.
         carried: (name, "output" or "scratch", bool array [steps], place) of buffers read in a step
             before that step has written them: what they hold comes from an earlier step.
+        stored: for each output, bool array [steps]: the step stores to it.
         untouched_outputs: outputs that the kernel never writes.
     """
 
@@ -428,6 +429,7 @@ class KernelFacts:
     smem_vector_loads: tuple[tuple[str, str | None], ...] = ()
     vmem_scalar_stores: tuple[tuple[str, str | None], ...] = ()
     carried: tuple[tuple[str, str, np.ndarray, str | None], ...] = ()
+    stored: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     untouched_outputs: tuple[str, ...] = ()
 
 

@@ -26,7 +26,7 @@ class Ref:
         table, table_known: known contents (scalar prefetch, SMEM that the kernel fills).
         written: the grid steps in which it has been stored to so far, [steps] or [1].
         carried: bool [steps], read there before that step had stored to it; carried_where: place.
-        touched: loaded from or stored to at all.
+        touched: loaded from or stored to at all. stored: bool [steps], stored to in that step.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Ref:
     carried: np.ndarray | None = None
     carried_where: str | None = None
     touched: bool = False
+    stored: np.ndarray | None = None
 
     def follow_contents(self) -> None:
         """Start to keep track of what is stored to it."""

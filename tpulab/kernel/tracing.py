@@ -68,6 +68,8 @@ def trace(function: Callable[..., Any], *arguments: Any, chip: str = "v5e") -> K
         describe_call(found.structure, index, found.operands, found.times, tuple(found.notes))
         for index, found in enumerate(walk.calls)
     )
+    if jax.config.jax_enable_x64:
+        walk.notes["traced with jax_enable_x64 on; a TPU core is a 32-bit machine"] = None
     notes = dict.fromkeys([*walk.notes, *(note for call in calls for note in call.notes)])
     return Kernel(
         name=name,
