@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 from tests.compiler import kernels
-from tests.compiler.kernels import BF16, spec
+from tests.compiler.kernels import spec
 from tpulab.compiler import compiler_version
 from tpulab.hardware import chips, get_chip
 
@@ -201,4 +201,3 @@ def test_no_path_of_this_machine_in_what_is_kept(compiler):
     assert "stack_frame_id" not in program.hlo_text
     assert "FileNames" not in program.hlo_text
     assert program.hlo.entry
-    assert BF16 == jnp.bfloat16
