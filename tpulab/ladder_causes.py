@@ -60,19 +60,25 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def light_cause(work: Any, compute_seconds: float, hbm_seconds: float, chip: Chip) -> Cause:
-    """What the speed of light consists of."""
+def light_cause(work: Any, best: Any) -> Cause:
+    """What the speed of light consists of: `best` is the ``Bound`` of `work`."""
     kinds = " + ".join(
         f"{flops / 1e9:.4g} G{'FLOP' if 'int' not in dtype else 'OP'} {dtype}"
         for dtype, flops in work.matmul_flops.items()
         if flops
     )
-    compute = (
-        f"{kinds} at peak take {time_text(compute_seconds)}" if kinds else "no matrix products"
-    )
-    hbm = f"{bytes_text(work.hbm_bytes)} through HBM once take {time_text(hbm_seconds)}"
-    limit = "arithmetic" if compute_seconds > hbm_seconds else "HBM"
-    return Cause("light", f"{limit} sets it: {compute}, {hbm} on one device of {chip.name}")
+    parts = [
+        f"{kinds} at peak take {time_text(best.compute_seconds)}"
+        if kinds
+        else "no matrix products",
+        f"{bytes_text(work.hbm_bytes)} through HBM once take {time_text(best.hbm_seconds)}",
+    ]
+    if best.ici_seconds:
+        parts.append(
+            f"{bytes_text(work.ici_bytes)} over all links take {time_text(best.ici_seconds)}"
+        )
+    limit = "arithmetic" if best.limiting == "compute" else best.limiting
+    return Cause("light", f"{limit} sets it: {', '.join(parts)} on one device of {best.chip}")
 
 
 def traffic_cause(

@@ -151,7 +151,7 @@ def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], f
         matrix += limit.compute_seconds
     traffic = max(traffic, best.seconds)
     padded = max(padded, traffic)
-    first = causes.light_cause(work, best.compute_seconds, best.hbm_seconds, chip)
+    first = causes.light_cause(work, best)
     second = causes.traffic_cause(kernel, traffic - best.seconds, moved, traffic)
     third = causes.padding_cause(kernel, chip, padded - traffic, padded, matrix >= memory)
     rungs = [

@@ -63,6 +63,7 @@ def fake_call(
         "times": 1,
         "vpu_flops": 0,
         "transcendentals": 0,
+        "remote_bytes": 0,
         "dma_read_bytes": 0,
         "dma_written_bytes": 0,
         "hbm_bytes": moved,

@@ -90,6 +90,20 @@ def test_matmul_on_two_chips() -> None:
 
 
 @pytest.mark.needs_libtpu
+def test_every_chip_of_the_compiler_answers() -> None:
+    function, arguments = matmul(512, 256)
+    result = ladder(function, *arguments, chip=["v4", "v5e", "v5p", "v6e", "7x"])
+    jsonschema.validate(result.to_json(), SCHEMA)
+    for name, one in result.chips.items():
+        assert one.refusal is None, f"{name}: {one.refusal}"
+        times = [rung.seconds for rung in one.rungs]
+        assert times == sorted(times)
+        assert 0.03 < one.fraction_of_bound < 1
+    # both cores of a v5p share the grid's parallel axes
+    assert result["v5p"].timeline.cores == 2
+
+
+@pytest.mark.needs_libtpu
 def test_larger_blocks_are_faster() -> None:
     small, arguments = matmul(512, 128)
     large, _ = matmul(512, 256)
@@ -179,6 +193,27 @@ def test_a_refused_block_shape_says_which_stage() -> None:
     result = ladder(copy, jax.ShapeDtypeStruct((8, 400), jnp.float32))
     assert result.refusal.stage == "lower"
     assert "128" in result.refusal.reason
+
+
+def test_without_a_compiler_the_bounds_remain(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tpulab.compiler
+    from tpulab.compiler import CompilerMissing
+
+    missing = CompilerMissing("this step needs the TPU compiler, which is not here")
+    monkeypatch.setattr(
+        tpulab.compiler,
+        "compile_many",
+        lambda function, arguments, chips, **_: {chip.name: missing for chip in chips},
+    )
+    monkeypatch.setattr(tpulab.compiler, "compiler_version", lambda: None)
+    function, arguments = matmul(512, 256)
+    result = ladder(function, *arguments)
+    data = result.to_json()
+    jsonschema.validate(data, SCHEMA)
+    assert data["compiler_version"] is None
+    assert data["chips"]["v5e"]["refusal"]["stage"] == "compile"
+    assert data["chips"]["v5e"]["bound_seconds"] > 0
+    assert "no TPU compiler" in str(result)
 
 
 def test_a_defect_of_the_simulator_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,7 @@ def _call(times: int, **changes: object) -> SimpleNamespace:
         unique_bytes=100,
         vpu_flops=7,
         transcendentals=3,
+        remote_bytes=5,
         times=times,
         **changes,
     )
@@ -107,6 +108,7 @@ def test_work_of_a_kernel_counts_calls_times_and_passes() -> None:
     assert work.hbm_bytes == 300
     assert work.vector_flops == 21
     assert work.transcendentals == 9
+    assert work.ici_bytes == 15
     assert Work.of_kernel(_call(3)).hbm_bytes == 300
 
 
@@ -135,3 +137,16 @@ def test_rates_can_be_given() -> None:
     result = bound(Work.of(1e12, 1e9), "v5e", peak_flops_per_second=1e12, hbm_bytes_per_second=1e9)
     assert result.compute_seconds == result.hbm_seconds == 1.0
     assert matmul_flops(2, 3, 4, batch=5) == 240
+
+
+def test_vmem_and_ici_limits() -> None:
+    # v5e: 3 loads of 4096 bytes a cycle at 1.5 GHz; 4 links of 45 GB/s
+    vmem = bound(Work({"bfloat16": 1e6}, 1e3, vmem_bytes=3 * 4096 * 1.5e9), "v5e")
+    assert vmem.seconds == vmem.vmem_seconds == pytest.approx(1.0)
+    assert vmem.limiting == "VMEM"
+    ici = bound(Work({"bfloat16": 1e6}, 1e3, ici_bytes=180e9), "v5e")
+    assert ici.seconds == pytest.approx(1.0)
+    assert ici.limiting == "ICI"
+    assert "ICI takes at least 1 s" in str(ici)
+    # each of the two devices of a 7x chip has half of its six links
+    assert bound(Work(ici_bytes=270e9), "7x").seconds == pytest.approx(1.0)

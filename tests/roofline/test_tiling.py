@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpulab.errors import TpulabError
-from tpulab.roofline import best_tilings, candidate_sizes, matmul_tilings
+from tpulab.roofline import Work, best_tilings, candidate_sizes, matmul_tilings
 
 MIB = 2**20
 
@@ -126,6 +126,10 @@ def test_agrees_with_a_traced_kernel(
     assert kernel.hbm_written_bytes == int(tilings.hbm_written_bytes)
     assert kernel.vmem_bytes == int(tilings.vmem_bytes)
     assert kernel.steps == int(tilings.steps)
+    if m % block_m == n % block_n == 0:
+        asked, traced = Work.matmul(m, k, n, dtype), Work.of_kernel(kernel)
+        assert traced.matmul_flops == asked.matmul_flops
+        assert traced.hbm_bytes == asked.hbm_bytes
 
 
 @pytest.mark.parametrize(

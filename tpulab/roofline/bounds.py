@@ -1,9 +1,9 @@
-"""The least time a piece of work can take on a chip: peak arithmetic, HBM bandwidth, nothing else.
+"""The least time a piece of work can take on a chip: peak arithmetic and bandwidths, nothing else.
 
 A bound is a promise: no program that does this work on this chip is faster. So it counts only what
-no compiler can avoid, the matrix products at the matrix unit's peak and every operand through HBM
-once. What the vector units would need is stated beside it and is an estimate, because compilers
-fuse, fold and pack elementwise work.
+no compiler can avoid: the matrix products at the matrix unit's peak, every operand through HBM
+once, and what is sent to other chips over all links at once. What the vector units would need is
+stated beside it and is an estimate, because compilers fuse, fold and pack elementwise work.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Work:
         matmul_flops: FLOP (integer operations) of matrix products by operand dtype; a product in
             several passes counts once a pass.
         hbm_bytes: bytes that must pass between HBM and the cores at least once.
+        vmem_bytes: bytes that must pass between VMEM and the registers at least once, when known.
+        ici_bytes: bytes that one device must send to other chips.
         vector_flops: elementwise operations, for the estimate beside the bound.
         transcendentals: elements through exp, log, tanh..., likewise.
     """
@@ -38,6 +40,8 @@ class Work:
     hbm_bytes: float = 0.0
     vector_flops: float = 0.0
     transcendentals: float = 0.0
+    vmem_bytes: float = 0.0
+    ici_bytes: float = 0.0
 
     @property
     def flops(self) -> float:
@@ -97,6 +101,7 @@ class Work:
             float(sum(call.unique_bytes * times for call, times in calls)),
             float(sum(call.vpu_flops * times for call, times in calls)),
             float(sum(call.transcendentals * times for call, times in calls)),
+            ici_bytes=float(sum(call.remote_bytes * times for call, times in calls)),
         )
 
 
@@ -105,8 +110,8 @@ class Bound:
     """The least time of some work on (part of) a chip, and what sets it.
 
     Attributes:
-        seconds: max of `compute_seconds` and `hbm_seconds`.
-        limiting: ``"compute"`` or ``"HBM"``.
+        seconds: the largest of `compute_seconds`, `hbm_seconds`, `vmem_seconds`, `ici_seconds`.
+        limiting: which of them: ``"compute"``, ``"HBM"``, ``"VMEM"`` or ``"ICI"``.
         vector_seconds: estimate of what the vector units need; not part of the bound.
         peak_flops_per_second: the rate over all dtypes of this work.
         assumptions: sentences on what was taken for granted.
@@ -123,6 +128,8 @@ class Bound:
     hbm_bytes: float
     peak_flops_per_second: float
     hbm_bytes_per_second: float
+    vmem_seconds: float = 0.0
+    ici_seconds: float = 0.0
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -188,18 +195,27 @@ def bound(
         work.transcendentals / chip.core.transcendentals_per_second,
     )
     default = peak_flops_per_second or chip.peak("bfloat16", per=per)
+    assert chip.core.vmem.bandwidth_bytes_per_second is not None
+    vmem = work.vmem_bytes / chip.core.vmem.bandwidth_bytes_per_second / cores
+    # all links of the chip at once, of which a device has its share
+    links = chip.ici.links_per_chip * chip.ici.link_bandwidth_bytes_per_second
+    ici = work.ici_bytes / (links * cores / chip.cores_per_chip)
+    limits = {"HBM": hbm, "compute": compute, "VMEM": vmem, "ICI": ici}
+    limiting = max(limits, key=lambda name: limits[name])
     return Bound(
         chip=chip.name,
         per=per,
-        seconds=max(compute, hbm),
+        seconds=limits[limiting],
         compute_seconds=compute,
         hbm_seconds=hbm,
         vector_seconds=vector / cores,
-        limiting="compute" if compute > hbm else "HBM",
+        limiting=limiting,
         flops=work.flops,
         hbm_bytes=work.hbm_bytes,
         peak_flops_per_second=work.flops / compute if compute else default,
         hbm_bytes_per_second=bandwidth,
+        vmem_seconds=vmem,
+        ici_seconds=ici,
         assumptions=tuple(assumptions),
     )
 
@@ -320,6 +336,9 @@ def render_bounds(bounds: Iterable[Bound], title: str | None = None) -> str:
     lines = [title] if title else []
     lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
     for one in bounds:
+        for name, seconds in (("VMEM", one.vmem_seconds), ("ICI", one.ici_seconds)):
+            if seconds:
+                lines.append(f"{one.chip}: {name} takes at least {_time(seconds)}")
         if one.vector_seconds > one.seconds:
             lines.append(
                 f"{one.chip}: the vector units need about {_time(one.vector_seconds)}, more than "
