@@ -67,7 +67,7 @@ grading.warm()
 # in blocks of 512 rows. The v5e reads and writes HBM at 819 GB/s
 # ([Google Cloud, TPU v5e](https://cloud.google.com/tpu/docs/v5e)).
 
-# %% nbgrader={"grade": false, "grade_id": "first_kernel.predict", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "first_kernel-predict", "locked": false, "schema_version": 3, "solution": true, "task": false}
 traffic_megabytes = None  # TODO(learner): bytes read plus bytes written, in 10^6 bytes
 grid_steps = None  # TODO(learner): how often the kernel's body runs
 least_microseconds = None  # TODO(learner): the time that this traffic takes at full bandwidth
@@ -137,7 +137,7 @@ bool((doubled == 2 * x).all())
 # whole array. `x_ref[...]` reads all of it, `out_ref[...] = value` writes all of it.
 
 
-# %% nbgrader={"grade": false, "grade_id": "first_kernel.add", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "first_kernel-add", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def add_kernel(x_ref, y_ref, out_ref):
     # TODO(learner): read both blocks and store their sum
     ### BEGIN SOLUTION
@@ -150,7 +150,7 @@ def add(x: jax.Array, y: jax.Array) -> jax.Array:
     return pl.pallas_call(add_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x, y)
 
 
-# %% nbgrader={"grade": true, "grade_id": "first_kernel.add-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "first_kernel-add-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("first_kernel.add", add, chips=chips)
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -167,7 +167,7 @@ assert verdict.top_rung, str(verdict)
 # a block have at most? And what is wrong with blocks of 8 rows?
 
 
-# %% nbgrader={"grade": false, "grade_id": "first_kernel.add_blocks", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "first_kernel-add_blocks", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def add_blocks(x: jax.Array, y: jax.Array) -> jax.Array:
     """x + y, both float32[rows, columns], over a grid of blocks of rows."""
     # TODO(learner): the same kernel as before, called over a grid of blocks
@@ -190,7 +190,7 @@ def add_blocks(x: jax.Array, y: jax.Array) -> jax.Array:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "first_kernel.add_blocks-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "first_kernel-add_blocks-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("first_kernel.add_blocks", add_blocks, chips=chips)
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -212,7 +212,7 @@ show_ladder(visual.pipeline_timeline, add_blocks, large, large, chip=chip)
 # memory space instead of a block: `pl.BlockSpec(memory_space=pltpu.SMEM)`.
 
 
-# %% nbgrader={"grade": false, "grade_id": "first_kernel.scale_add", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "first_kernel-scale_add", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def scale_add(a: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
     """a * x + y; a is float32[1] in SMEM, x and y are float32[rows, columns] in blocks of rows."""
     # TODO(learner): write the kernel and the call
@@ -235,7 +235,7 @@ def scale_add(a: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "first_kernel.scale_add-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "first_kernel-scale_add-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("first_kernel.scale_add", scale_add, chips=chips)
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -253,7 +253,7 @@ assert verdict.top_rung, str(verdict)
 #   **not** zero. Mask it: compare row numbers (`jax.lax.broadcasted_iota`) with the rows there are.
 
 
-# %% nbgrader={"grade": false, "grade_id": "first_kernel.column_sum", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "first_kernel-column_sum", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def column_sum(x: jax.Array) -> jax.Array:
     """Sum over rows: float32[rows, columns] -> float32[1, columns]."""
     # TODO(learner): write the kernel and the call
@@ -285,7 +285,7 @@ def column_sum(x: jax.Array) -> jax.Array:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "first_kernel.column_sum-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "first_kernel-column_sum-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("first_kernel.column_sum", column_sum, chips=chips)
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -382,7 +382,7 @@ def patient_c(x):
 
 tpulab.check("first_kernel.column_sum", patient_c, chips=[chip], seed=0, record=False)
 
-# %% [markdown] nbgrader={"grade": true, "grade_id": "first_kernel.diagnosis", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# %% [markdown] nbgrader={"grade": true, "grade_id": "first_kernel-diagnosis", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # **A** uses blocks of 8 rows: 32 KiB each, 1024 steps. Every step costs a fixed time to start copies
 # and wait for them, and so small a copy does not pay for it.
 #
@@ -421,7 +421,7 @@ predictions.compare(outcome)
 # 3. A reviewer asks: "why 512 rows and not 1024?" Answer with a number from the machine.
 # 4. In `column_sum`, which dimension could two cores share, and which could they not?
 
-# %% [markdown] nbgrader={"grade": true, "grade_id": "first_kernel.talk", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
+# %% [markdown] nbgrader={"grade": true, "grade_id": "first_kernel-talk", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
 # 1. The traffic stays, the steps halve, a step's copies take twice as long. The fixed cost of a step
 #    is paid half as often; that is the gain.
 # 2. No. A cache pays when data comes again. Here each byte is used once, and only bandwidth counts.

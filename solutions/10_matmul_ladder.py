@@ -52,13 +52,11 @@ grading.warm()
 #
 # Commit to four numbers for 4096³.
 
-# %% nbgrader={"grade": false, "grade_id": "matmul.predict", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "matmul-predict", "locked": false, "schema_version": 3, "solution": true, "task": false}
 least_milliseconds = None  # TODO(learner): all operations at the chip's peak
-small_traffic_gigabytes = None  # TODO(learner): bytes moved with blocks of 128 x 128 x 128, in 10^9
+small_traffic_gigabytes = None  # TODO(learner): 10^9 bytes moved with blocks of 128 x 128 x 128
 small_traffic_milliseconds = None  # TODO(learner): that traffic at full bandwidth
-large_traffic_gigabytes = (
-    None  # TODO(learner): bytes moved with block_m 512, block_n = block_k 1024
-)
+large_traffic_gigabytes = None  # TODO(learner): the same with blocks of 512 x 1024 x 1024 (m, n, k)
 ### BEGIN SOLUTION
 least_milliseconds = 2 * 4096**3 / 197e12 * 1e3
 output_bytes = 4096 * 4096 * 2
@@ -130,7 +128,7 @@ visual.roofline([chip], {name: intensity(*sizes) for name, sizes in blocks.items
 # you ask for that with `preferred_element_type`.
 
 
-# %% nbgrader={"grade": false, "grade_id": "matmul.whole", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "matmul-whole", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def whole_kernel(lhs_ref, rhs_ref, out_ref):
     # TODO(learner): multiply the two blocks into out_ref
     ### BEGIN SOLUTION
@@ -144,7 +142,7 @@ def whole(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     return pl.pallas_call(whole_kernel, out_shape=out_shape)(lhs, rhs)
 
 
-# %% nbgrader={"grade": true, "grade_id": "matmul.whole-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "matmul-whole-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.whole", whole, chips=[chip])
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -157,7 +155,7 @@ assert verdict.top_rung, str(verdict)
 # arrives while this one is multiplied. How large may `rhs` be before this stops working?
 
 
-# %% nbgrader={"grade": false, "grade_id": "matmul.strips", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "matmul-strips", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def strips(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """lhs @ rhs: bfloat16[m, k] × bfloat16[k, n] -> float32[m, n], by strips of rows of lhs."""
     # TODO(learner): write the call; the kernel's body is that of exercise 1
@@ -182,7 +180,7 @@ def strips(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "matmul.strips-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "matmul-strips-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.strips", strips, chips=[chip])
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -196,7 +194,7 @@ assert verdict.top_rung, str(verdict)
 # block that the *next* step uses again. And somebody has to clear it first.
 
 
-# %% nbgrader={"grade": false, "grade_id": "matmul.grid", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "matmul-grid", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def grid(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """lhs @ rhs: bfloat16[m, k] × bfloat16[k, n] -> float32[m, n], in blocks of 128."""
     # TODO(learner): write the kernel and the call
@@ -227,7 +225,7 @@ def grid(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "matmul.grid-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "matmul-grid-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.grid", grid, chips=[chip])
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -248,7 +246,7 @@ show_ladder(visual.ladder_waterfall, grid, *matrices(1024, 1024, 1024), chip=chi
 # **scratch** block, and cast once, in the last step of k.
 
 
-# %% nbgrader={"grade": false, "grade_id": "matmul.bf16_scratch", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "matmul-bf16_scratch", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def bf16_scratch(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """lhs @ rhs: bfloat16[m, k] × bfloat16[k, n] -> bfloat16[m, n], float32 accumulator."""
     # TODO(learner): write the kernel and the call
@@ -284,7 +282,7 @@ def bf16_scratch(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "matmul.bf16_scratch-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "matmul-bf16_scratch-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.bf16_scratch", bf16_scratch, chips=[chip])
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -299,7 +297,7 @@ assert verdict.top_rung, str(verdict)
 # in Python whether k is ragged at all, and whole shapes pay nothing.
 
 
-# %% nbgrader={"grade": false, "grade_id": "matmul.tiled", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "matmul-tiled", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def tiled(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """lhs @ rhs: bfloat16[m, k] × bfloat16[k, n] -> bfloat16[m, n], any m, k and n."""
     # TODO(learner): write the kernel and the call
@@ -344,7 +342,7 @@ def tiled(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "matmul.tiled-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "matmul-tiled-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.tiled", tiled, chips=[chip])
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -358,7 +356,7 @@ assert verdict.top_rung, str(verdict)
 # `vmem_limit_bytes`. m, n and k are multiples of 512; a small case must still run.
 
 
-# %% nbgrader={"grade": false, "grade_id": "matmul.best", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
+# %% nbgrader={"grade": false, "grade_id": "matmul-best", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
 def best(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """lhs @ rhs: bfloat16[m, k] × bfloat16[k, n] -> bfloat16[m, n], as fast as you can."""
     # TODO(learner): choose the blocks
@@ -394,7 +392,7 @@ def best(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "matmul.best-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "matmul-best-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 verdict = tpulab.check("matmul.best", best, chips=chips)
 ### BEGIN HIDDEN TESTS
 assert verdict.top_rung, str(verdict)
@@ -495,7 +493,7 @@ def patient_b(lhs, rhs):
 
 show_ladder(visual.ladder_waterfall, patient_b, *matrices(4096, 4096, 4096), chip=chip)
 
-# %% [markdown] nbgrader={"grade": true, "grade_id": "matmul.diagnosis", "locked": false, "points": 2, "schema_version": 3, "solution": true, "task": false}
+# %% [markdown] nbgrader={"grade": true, "grade_id": "matmul-diagnosis", "locked": false, "points": 2, "schema_version": 3, "solution": true, "task": false}
 # **A** keeps its accumulator in `bfloat16`, so every block of k rounds the sum to 8 bits of mantissa.
 # Small whole numbers survive that; a test with ones sees nothing. The error grows with the number of
 # blocks, not with their size.
@@ -538,7 +536,7 @@ predictions.compare(outcome)
 # 3. `block_k` does not change how often a byte is used. Why does a larger one help all the same?
 # 4. A reviewer asks what happens at m = 4097. Show them.
 
-# %% [markdown] nbgrader={"grade": true, "grade_id": "matmul.talk", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
+# %% [markdown] nbgrader={"grade": true, "grade_id": "matmul-talk", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
 # 1. Into the steps: 32 768 of them, each with two copies to start and to wait for and a matrix unit that
 #    fills and drains, for 128³ multiplications that take less time than that.
 # 2. With k innermost both operands are fetched at every step, so nothing changes until a whole k fits into

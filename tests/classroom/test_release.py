@@ -36,7 +36,7 @@ chip = "v5e"
 # %% [markdown]
 # ## Write
 
-# %% nbgrader={"grade": false, "grade_id": "track.one", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "track-one", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def one(x):
     """One more than x."""
     # TODO(learner): write it
@@ -45,7 +45,7 @@ def one(x):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "track.one-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "track-one-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 try:
     answer = one(1)
 except NotImplementedError:
@@ -58,7 +58,7 @@ answer
 # %% tags=["hidden-test"]
 assert one(3) == 4
 
-# %% [markdown] nbgrader={"grade": true, "grade_id": "track.talk", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
+# %% [markdown] nbgrader={"grade": true, "grade_id": "track-talk", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
 # The answer of the author.
 '''
 
@@ -164,9 +164,10 @@ def test_execution_stores_outputs_and_a_failing_solution_is_named(clone: Path) -
             "schema",
         ),
         ('"points": 1, ', "", "points"),
-        ("track.one-check", "track.one", "two cells"),
+        ("track-one-check", "track-one", "two cells"),
+        ("track-one-check", "track.one.check", "letters"),
         (
-            'nbgrader={"grade": false, "grade_id": "track.one", "locked": false, '
+            'nbgrader={"grade": false, "grade_id": "track-one", "locked": false, '
             '"schema_version": 3, "solution": true, "task": false}',
             "",
             "no nbgrader metadata",

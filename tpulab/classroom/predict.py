@@ -178,7 +178,7 @@ class Predictions:
         made = [f"{q}: {_text(a)}" for q, a in self._answers.items() if a is not None]
         if not made:
             return "not attempted: write your numbers into the cell above, before you read on"
-        return "written down: " + "; ".join(made)
+        return "\n".join(["written down:", *(f"  {line}" for line in made)])
 
     __repr__ = __str__
 

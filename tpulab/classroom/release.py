@@ -46,6 +46,7 @@ _NBGRADER_KEYS = {
 }
 _WRITE_HERE = "*Write your answer here.*"
 _KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+_GRADE_ID = re.compile(r"[A-Za-z0-9_-]+")
 _SOURCE_NAME = re.compile(r"(\d\d)_[a-z0-9_]+")
 
 Cell = dict[str, Any]
@@ -319,6 +320,8 @@ def _check_cell(cell: Cell, lab: Lab) -> None:
         missing = _NBGRADER_KEYS - {"points"} - set(nbgrader)
         if missing or set(nbgrader) - _NBGRADER_KEYS or nbgrader["schema_version"] != 3:
             raise ReleaseError("nbgrader metadata is not of schema version 3", where=where)
+        if not _GRADE_ID.fullmatch(nbgrader["grade_id"]):
+            raise ReleaseError("nbgrader takes letters, digits, - and _ in a grade_id", where=where)
         if nbgrader["grade"] != ("points" in nbgrader):
             raise ReleaseError("a graded cell has points, and only a graded cell", where=where)
     if cell["cell_type"] == "code":

@@ -185,15 +185,13 @@ def _panel(
     colour = SKY if operand.role == "input" else ORANGE
     moves = operand.moving[step]
     drawing.rectangle(x, y, width, height, stroke="currentColor")
-    drawing.rectangle(
-        left,
-        top,
-        right - left,
-        bottom - top,
-        fill=colour if moves else drawing.hatch(colour),
-        tooltip=f"step {step}: {operand.name} from row {row}, column {column}, "
-        + _movement(operand, moves),
-    )
+    place = (left, top, right - left, bottom - top)
+    tooltip = f"step {step}: {operand.name} from row {row}, column {column}, "
+    tooltip += _movement(operand, moves)
+    if moves:
+        drawing.rectangle(*place, fill=colour, tooltip=tooltip)
+    else:
+        drawing.hatched(*place, colour=colour, tooltip=tooltip)
     _grid_lines(drawing, operand, x, y, width, height)
     if moves:
         arrow = "↓" if operand.role == "input" else "↑"
@@ -232,13 +230,16 @@ def _describe(drawing: Drawing, operand: OperandFrames, y: float) -> None:
 def _legend(drawing: Drawing, y: float) -> None:
     x = 0.0
     entries = (
-        (SKY, "↓ fetched for this step"),
-        (drawing.hatch(SKY), "kept in VMEM"),
-        (ORANGE, "↑ written back after this step"),
-        (drawing.hatch(ORANGE), "stays for the next step"),
+        (SKY, True, "↓ fetched for this step"),
+        (SKY, False, "kept in VMEM"),
+        (ORANGE, True, "↑ written back after this step"),
+        (ORANGE, False, "stays for the next step"),
     )
-    for fill, text in entries:
-        drawing.rectangle(x, y - 9, 14, 10, fill=fill, stroke="currentColor")
+    for colour, solid, text in entries:
+        if solid:
+            drawing.rectangle(x, y - 9, 14, 10, fill=colour, stroke="currentColor")
+        else:
+            drawing.hatched(x, y - 9, 14, 10, colour=colour, stroke="currentColor")
         drawing.text(x + 19, y, text, size=11)
         x += 32 + 6.1 * len(text)
     drawing.width = max(drawing.width, x)

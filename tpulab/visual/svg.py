@@ -21,6 +21,7 @@ PURPLE = "#CC79A7"
 #: Text on a filled area: 4.5:1 or better on every colour of the palette but BLUE.
 ON_FILL = "#000000"
 
+_HATCH_DISTANCE = 5.0
 _FONT = "system-ui, 'DejaVu Sans', sans-serif"
 
 
@@ -42,7 +43,6 @@ class Drawing:
         self.width = width
         self.height = height
         self._shapes: list[str] = []
-        self._patterns: dict[str, str] = {}
 
     def rectangle(
         self,
@@ -136,15 +136,43 @@ class Drawing:
             attributes += f' opacity="{number(opacity)}"'
         self._shapes.append(f"<text {attributes}>{html.escape(text)}</text>")
 
-    def hatch(self, colour: str, angle: int = 45) -> str:
-        """A hatched fill on a light ground of the same colour, to be told apart without colour."""
-        name = f"hatch-{colour.lstrip('#').lower()}-{angle % 180}"
-        self._patterns[name] = (
-            f'<pattern id="{name}" width="6" height="6" patternUnits="userSpaceOnUse"'
-            f' patternTransform="rotate({angle})"><rect width="6" height="6" fill="{colour}"'
-            f' opacity="0.35"/><rect width="2.5" height="6" fill="{colour}"/></pattern>'
+    def hatched(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        *,
+        colour: str,
+        lines: str = "/",
+        stroke: str | None = None,
+        tooltip: str | None = None,
+    ) -> None:
+        r"""A rectangle filled with lines on a light ground, to be told apart without colour.
+
+        The lines are drawn one by one: a pattern would be found by its name, and a page with
+        several figures has that name several times, perhaps in a part that is not shown.
+
+        Args:
+            x: left edge.
+            y: upper edge.
+            width: of the rectangle.
+            height: of the rectangle.
+            colour: of lines and ground.
+            lines: their direction, one of ``/``, ``\\``, ``|`` and ``-``.
+            stroke: colour of the outline, None for none.
+            tooltip: shows under the pointer.
+        """
+        self.rectangle(x, y, width, height, fill=colour, opacity=0.35)
+        path = "".join(
+            f"M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"
+            for x1, y1, x2, y2 in _hatching(x, y, width, height, lines)
         )
-        return f"url(#{name})"
+        if path:
+            self._shapes.append(
+                f'<path d="{path}" stroke="{colour}" stroke-width="2" fill="none"/>'
+            )
+        self.rectangle(x, y, width, height, fill="transparent", stroke=stroke, tooltip=tooltip)
 
     def render(self, label: str) -> str:
         """The SVG element.
@@ -153,10 +181,38 @@ class Drawing:
             label: what a screen reader says in place of the picture.
         """
         width, height = number(self.width), number(self.height)
-        patterns = "".join(self._patterns[name] for name in sorted(self._patterns))
-        definitions = f"<defs>{patterns}</defs>" if patterns else ""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
             f' width="{width}" height="{height}" role="img" aria-label="{html.escape(label)}"'
-            f' font-family="{_FONT}">{definitions}' + "".join(self._shapes) + "</svg>"
+            f' font-family="{_FONT}">' + "".join(self._shapes) + "</svg>"
         )
+
+
+def _hatching(
+    x: float, y: float, width: float, height: float, lines: str
+) -> list[tuple[float, float, float, float]]:
+    """Segments of parallel lines inside a rectangle, as x1, y1, x2, y2."""
+    if width <= 0 or height <= 0:
+        return []
+    right, bottom = x + width, y + height
+    segments = []
+    if lines == "|":
+        count = int(width / _HATCH_DISTANCE)
+        at = [x + (i + 0.5) * _HATCH_DISTANCE for i in range(count)]
+        return [(column, y, column, bottom) for column in at]
+    if lines == "-":
+        count = int(height / _HATCH_DISTANCE)
+        at = [y + (i + 0.5) * _HATCH_DISTANCE for i in range(count)]
+        return [(x, row, right, row) for row in at]
+    # diagonals: u runs along the upper and then the far edge
+    distance = _HATCH_DISTANCE * 1.4142
+    for i in range(int((width + height) / distance) + 1):
+        u = (i + 0.5) * distance
+        if u >= width + height:
+            break
+        upper, lower = (min(u, width), max(u - width, 0.0)), (max(u - height, 0.0), min(u, height))
+        if lines == "/":
+            segments.append((x + upper[0], y + upper[1], x + lower[0], y + lower[1]))
+        else:
+            segments.append((right - upper[0], y + upper[1], right - lower[0], y + lower[1]))
+    return segments

@@ -127,19 +127,16 @@ def _draw_lane(
         x = _LEFT + start * scale
         width = (min(stop, end) - start) * scale
         stall = events[0].unit == "stall"
-        even = SKY if not stall else "currentColor"
-        fill = even if step % 2 == 0 or stall else drawing.hatch(ORANGE)
-        what = f"grid step {step}: {name}" if not stall else name
-        drawing.rectangle(
-            x,
-            y,
-            max(width, _FINEST_PIXELS),
-            _BAR,
-            fill=fill,
-            stroke="currentColor" if width > 3 and not stall else None,
-            opacity=0.45 if stall else 1.0,
-            tooltip=f"{what}, {seconds_text((stop - start) / timeline.clock_hertz)}",
-        )
+        tooltip = name if stall else f"grid step {step}: {name}"
+        tooltip += f", {seconds_text((stop - start) / timeline.clock_hertz)}"
+        outline = "currentColor" if width > 3 else None
+        place = (x, y, max(width, _FINEST_PIXELS), _BAR)
+        if stall:
+            drawing.rectangle(*place, fill="currentColor", opacity=0.45, tooltip=tooltip)
+        elif step % 2 == 0:
+            drawing.rectangle(*place, fill=SKY, stroke=outline, tooltip=tooltip)
+        else:
+            drawing.hatched(*place, colour=ORANGE, stroke=outline, tooltip=tooltip)
 
 
 def _merged(events: Sequence[Event], nearest: float) -> list[tuple[float, float, int, str]]:
@@ -170,10 +167,12 @@ def _axis(drawing: Drawing, y: float, end: float, timeline: Timeline) -> None:
 
 def _legend(drawing: Drawing, y: float) -> None:
     x = _LEFT
-    for fill, text in ((SKY, "even grid steps"), (drawing.hatch(ORANGE), "odd grid steps")):
-        drawing.rectangle(x, y - 9, 14, 10, fill=fill, stroke="currentColor")
-        drawing.text(x + 19, y, text, size=11)
-        x += 140
+    drawing.rectangle(x, y - 9, 14, 10, fill=SKY, stroke="currentColor")
+    drawing.text(x + 19, y, "even grid steps", size=11)
+    x += 140
+    drawing.hatched(x, y - 9, 14, 10, colour=ORANGE, stroke="currentColor")
+    drawing.text(x + 19, y, "odd grid steps", size=11)
+    x += 140
     drawing.rectangle(x, y - 9, 14, 10, fill="currentColor", opacity=0.45)
     drawing.text(x + 19, y, "the core issues nothing", size=11)
 

@@ -13,11 +13,11 @@ _LEFT, _WIDTH, _ROW = 132.0, 400.0, 44.0
 # one colour and one direction of hatching a rung, so that a bar is known by either
 _LOOKS = {
     "speed of light": (GREEN, None),
-    "traffic": (SKY, 45),
-    "tile padding": (PURPLE, 135),
-    "schedule": (ORANGE, 0),
-    "pipeline": (VERMILLION, 90),
-    "measured": (BLUE, 20),
+    "traffic": (SKY, "/"),
+    "tile padding": (PURPLE, "\\"),
+    "schedule": (ORANGE, "|"),
+    "pipeline": (VERMILLION, "-"),
+    "measured": (BLUE, None),
 }
 
 
@@ -48,23 +48,24 @@ def ladder_waterfall(ladder: Any) -> Figure:
     for number, rung in enumerate(rungs):
         y = 26.0 + _ROW * number
         start, end = (_LEFT + _WIDTH * seconds / longest for seconds in (before, rung.seconds))
-        colour, angle = _LOOKS.get(rung.name, (BLUE, 60))
-        fill = colour if angle is None else drawing.hatch(colour, angle)
+        colour, lines = _LOOKS.get(rung.name, (BLUE, "/"))
         drawing.text(0, y + 17, rung.name, bold=True)
         drawing.rectangle(_LEFT, y + 2, start - _LEFT, 20, stroke="currentColor", opacity=0.25)
-        drawing.rectangle(
-            start,
-            y + 2,
-            max(end - start, 1.5),
-            20,
-            fill=fill,
-            stroke="currentColor",
-            tooltip=f"{rung.name}: {seconds_text(rung.seconds)}. {rung.cause}",
-        )
+        place = (start, y + 2, max(end - start, 1.5), 20)
+        tooltip = f"{rung.name}: {seconds_text(rung.seconds)}. {rung.cause}"
+        if lines is None:
+            drawing.rectangle(*place, fill=colour, stroke="currentColor", tooltip=tooltip)
+        else:
+            drawing.hatched(
+                *place, colour=colour, lines=lines, stroke="currentColor", tooltip=tooltip
+            )
         share = f"{bound / rung.seconds:.0%} of the best" if rung.seconds else ""
         x = _LEFT + _WIDTH + 12
         drawing.text(x, y + 11, f"{seconds_text(rung.seconds)}   {share}", size=12)
-        for line, text in enumerate(_wrapped(rung.cause or "", 58)[:2]):
+        cause = _wrapped(rung.cause or "", 58)
+        if len(cause) > 2:
+            cause = [cause[0], cause[1].rstrip(",;") + " …"]
+        for line, text in enumerate(cause):
             drawing.text(x, y + 25 + 13 * line, text, size=10.5)
         before = rung.seconds
     alt = _sentence(ladder, rungs)
