@@ -93,7 +93,7 @@ def _count_all_to_all(sizes: tuple[int, ...], rings: tuple[bool, ...]) -> float:
     return max(load.values(), default=0.0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=2),
 )

@@ -207,7 +207,7 @@ def test_rules() -> None:
     st.sampled_from(["v4", "v5e", "v5p", "v6e", "7x"]),
     st.sampled_from(["bfloat16", "float32"]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_best_tilings(m: int, k: int, n: int, chip: str, dtype: str) -> None:
     tilings = best_tilings(m, k, n, chip=chip, dtype=dtype, top=5)
     assert 1 <= tilings.steps.size <= 5
