@@ -470,3 +470,23 @@ def test_events_are_bounded() -> None:
     assert len(timeline.events) <= 30
     assert run(*DOUBLE).events_complete
     assert run(*DOUBLE).cycles == timeline.cycles
+
+
+def test_a_semaphore_of_the_core_itself() -> None:
+    # pl.semaphore_signal adds; pl.semaphore_wait takes first and waits until nothing is owed.
+    signal = "%1 = vsyncadd [#allocation8], 2"
+    wait_for_two = ["%2 = vsyncadd [#allocation8], 4294967294", "%3 = vwait.ge [#allocation8], 0"]
+    assert run(signal, *wait_for_two).cycles == 3
+    with pytest.raises(SimulationRefused, match="waits for ever"):
+        run(*wait_for_two)
+
+
+def test_what_leaves_the_chip_is_refused() -> None:
+    with pytest.raises(SimulationRefused, match="other chips"):
+        run("%1 = vsyncadd.remote %s1_s1, 1")
+    with pytest.raises(SimulationRefused, match="other chips"):
+        run(
+            "%384 = dma.general /*src=*/%s1_s1, /*size_in_granules=*/16, /*dst=*/%s1_s1, "
+            "/*dst_syncflagno=*/%s2_s2, /*src_syncflagno=*/%s3_s3, "
+            "/*stridedescaddr=*/[#allocation15], /*overrides=*/%s4_s4, /*dst_syncflagno_1=*/0"
+        )

@@ -261,6 +261,8 @@ class Generator:
 
     def _wait(self, op: Op, bundle: Bundle) -> list[str]:
         number = self._number(op, bundle)
+        if not op.opcode.startswith(("dma.done", "vwait.ge")):
+            raise Untranslatable(f"the wait {op.opcode} in bundle {bundle.address:#x}")
         operands = [self._expression(text) for text in op.operands]
         flag = operands[0]
         amount = operands[1] if len(operands) > 1 else "1"

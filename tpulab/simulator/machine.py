@@ -116,6 +116,7 @@ class Machine:
             index: flat_integers(array) for index, array in values(self.operands).items()
         }
         self.warnings: list[str] = []
+        self._refuse_what_leaves_the_chip()
         code, careful = self._translate()
         self.code = code
         self.runs = [costing.Run(bundles, constants) for bundles in code.runs]
@@ -170,6 +171,16 @@ class Machine:
             if operand.space == "smem":
                 self._fill(operand.address, operand, operand.elements)
         return code, careful
+
+    def _refuse_what_leaves_the_chip(self) -> None:
+        for bundle in self.listing.bundles:
+            for op in bundle.ops:
+                remote = ".remote" in op.opcode and op.opcode.startswith(("vsync", "dma"))
+                if remote or (op.opcode == "dma.general" and "src_sync" in op.text):
+                    raise SimulationRefused(
+                        f"{self.name} exchanges data with other chips; one chip alone is simulated",
+                        why=f"bundle {bundle.address:#x} holds {op.opcode}",
+                    )
 
     def _may_be_unknown(self) -> bool:
         for operand in self.operands:
@@ -420,9 +431,6 @@ class Machine:
         if any(operand is UNKNOWN for operand in operands):
             raise UnknownDecision
         if opcode.startswith("vsyncadd"):
-            if "remote" in opcode:
-                self._note("a signal to another core is not followed")
-                return
             self.engine.add(operands[0], operands[1] if len(operands) > 1 else 1)
         elif opcode.startswith("vsyncmov"):
             if op.value is not None:
@@ -439,10 +447,6 @@ class Machine:
     def pop(self, name: str) -> Any:
         """The scalar that a queue from the vector or semaphore unit gives."""
         return self._popped.get(name, UNKNOWN)
-
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.warnings:
-            self.warnings.append(sentence)
 
     # ---- sums --------------------------------------------------------------------------------
 
