@@ -64,9 +64,6 @@ def check(
             hint=f"pass the function itself: check({name!r}, {exercise.function_name})",
         )
         return _refused(exercise, problem, listener, until)
-    if host.can_fork():
-        # the slow start of the other process and the pickling here go on at the same time
-        host.warm()
     try:
         shipment = shipping.ship(function)
     except shipping.NotShippableError as error:
@@ -115,8 +112,6 @@ def check_file(
         head, _, tail = path.rpartition(":")
         if head and tail.isidentifier():
             path, function = head, tail
-    if host.can_fork():
-        host.warm()
     shipment = shipping.ship_file(path, function or exercise.function_name)
     return _judge(
         exercise,
@@ -193,6 +188,7 @@ def _judge(
         for step in verdict.steps:
             listener.step(step)
     else:
+        host.warm()
         if STEPS.index(until) >= STEPS.index("compiles"):
             with contextlib.suppress(TpulabError, ImportError):
                 from tpulab.compiler import service

@@ -180,7 +180,7 @@ def _is_tail(mask: np.ndarray) -> bool:
     """Whether the marked elements are whole rows or columns at the end, as unwritten blocks are."""
     if mask.ndim != 2:
         return False
-    rows, cols = mask.all(axis=1), mask.all(axis=0)
+    rows, cols = np.asarray(mask.all(axis=1)), np.asarray(mask.all(axis=0))
     covered = rows[:, None] | cols[None, :]
     return bool((covered == mask).all() and mask.any())
 

@@ -361,11 +361,9 @@ class Zygote:
                 control.shutdown(socket.SHUT_RDWR)
             control.close()
         if process is not None:
-            try:
-                process.wait(1.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            # it has nothing to save, and its children end with it
+            process.kill()
+            process.wait()
         if self._errors is not None:
             self._errors.close()
             self._errors = None

@@ -38,6 +38,33 @@ _CALLBACKS = ("callback", "outside_call", "infeed", "outfeed")
 _SMALL = 512
 
 
+# what the ladder reads of a call and of its products
+_CALL_FIGURES = (
+    "times",
+    "hbm_bytes",
+    "hbm_bytes_padded",
+    "unique_bytes",
+    "dma_read_bytes",
+    "dma_written_bytes",
+    "remote_bytes",
+    "vpu_flops",
+    "transcendentals",
+)
+_MATMUL_FIELDS = (
+    "m",
+    "k",
+    "n",
+    "batch",
+    "count",
+    "lhs_dtype",
+    "rhs_dtype",
+    "out_dtype",
+    "dtype",
+    "flops",
+    "precision",
+)
+
+
 def inspect_kernel(
     function: Callable[..., Any], specs: Sequence[Any], chips: Sequence[str]
 ) -> dict[str, Any]:
@@ -87,11 +114,12 @@ def inspect_kernel(
     return {
         "name": kernel.name,
         "calls": [_describe_call(call) for call in kernel.calls],
+        "hbm_bytes": int(kernel.hbm_bytes),
+        "unique_bytes": int(kernel.unique_bytes),
+        "notes": [str(note)[:300] for note in kernel.notes[:4]],
         "results": [[list(item.shape), item.dtype] for item in kernel.results],
         "mxu_flops": int(kernel.mxu_flops),
         "vpu_flops": int(kernel.vpu_flops),
-        "hbm_read_bytes": int(kernel.hbm_read_bytes),
-        "hbm_written_bytes": int(kernel.hbm_written_bytes),
         "illegalities": broken[:16],
         "warnings": warnings[:16],
         "outside": outside,
@@ -114,7 +142,10 @@ def _describe_call(call: Any) -> dict[str, Any]:
                 "dtype": operand.dtype,
                 "block": list(operand.block_sizes),
                 "space": operand.memory_space,
-                "input": operand.is_input,
+                "is_input": bool(operand.is_input),
+                "is_pipelined": bool(operand.is_pipelined),
+                "array_bytes": int(operand.array_bytes),
+                "moved_bytes": int(operand.moved_bytes),
             }
             for operand in call.operands
         ],
@@ -125,10 +156,10 @@ def _describe_call(call: Any) -> dict[str, Any]:
         "untouched": list(call.facts.untouched_outputs),
         "uncleared": _uncleared_in(call),
         "matmuls": [
-            {"m": item.m, "k": item.k, "n": item.n, "out_dtype": item.out_dtype}
-            for item in call.matmuls[:8]
+            {name: getattr(item, name) for name in _MATMUL_FIELDS} for item in call.matmuls[:64]
         ],
-    }
+        "scalar_prefetch": len(call.scalar_prefetch),
+    } | {name: int(getattr(call, name)) for name in _CALL_FIGURES}
 
 
 def _uncleared_in(call: Any) -> list[str]:

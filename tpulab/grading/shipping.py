@@ -106,30 +106,52 @@ def ship_file(path: str | os.PathLike[str], name: str | None) -> Shipment:
 
 @contextlib.contextmanager
 def _by_value(function: Any) -> Iterator[None]:
-    """Within this context functions of the learner's module are pickled by value."""
+    """Within this context functions of the learner's own modules are pickled by value."""
     import cloudpickle
 
-    name = getattr(function, "__module__", None)
-    module = sys.modules.get(name or "")
-    file = getattr(module, "__file__", None)
-    if module is None or name == "__main__" or not file or not is_learners(file):
-        yield
-        return
-    if "known_wrong" in file and str(name).startswith("tpulab."):
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
+    registered = []
+    for name in _modules_of(function):
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if module is None or name == "__main__" or not file or not is_learners(file):
+            continue
+        if "known_wrong" in file and name.startswith("tpulab."):
+            continue
+        cloudpickle.register_pickle_by_value(module)
+        registered.append(module)
     try:
         yield
     finally:
-        cloudpickle.unregister_pickle_by_value(module)
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _modules_of(function: Any) -> set[str]:
+    """Names of the modules of a function and of what it wraps (jit, partial, decorators)."""
+    found: set[str] = set()
+    # the objects themselves are kept: the number of one that is gone may be given out again
+    seen: dict[int, Any] = {}
+    waiting = [function]
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen or len(seen) > 32:
+            continue
+        seen[id(current)] = current
+        name = getattr(current, "__module__", None)
+        if isinstance(name, str):
+            found.add(name)
+        for attribute in ("__wrapped__", "func", "__func__"):
+            inner = getattr(current, attribute, None)
+            if callable(inner) and not isinstance(inner, type):
+                waiting.append(inner)
+    return found
 
 
 def _content(function: Any) -> str | None:
     """A hash that is the same for the same code, wherever and on which line it stands."""
     import cloudpickle
 
-    own_module = getattr(function, "__module__", None)
+    own_modules = _modules_of(function)
 
     class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
@@ -137,7 +159,7 @@ def _content(function: Any) -> str | None:
                 return _code, _code_parts(obj)
             module = obj.__name__ if isinstance(obj, types.ModuleType) else None
             if module is None and isinstance(obj, (types.FunctionType, type)):
-                module = obj.__module__ if obj.__module__ != own_module else None
+                module = obj.__module__ if obj.__module__ not in own_modules else None
             file = getattr(sys.modules.get(module or ""), "__file__", None)
             if file and is_learners(file):
                 # a neighbour of the learner's: known by its text
@@ -150,11 +172,13 @@ def _content(function: Any) -> str | None:
         _Pickler(buffer).dump(function)
     except Exception:  # noqa: BLE001 - without a content hash the check only runs in full
         return None
-    extra = b""
-    file = getattr(sys.modules.get(own_module or ""), "__file__", None)
-    if file and "known_wrong" in file:
-        extra = Path(file).read_bytes()
-    return hashlib.sha256(buffer.getvalue() + extra).hexdigest()
+    digest = hashlib.sha256(buffer.getvalue())
+    for name in sorted(own_modules):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and "known_wrong" in file:
+            # pickled by reference: known by its text
+            digest.update(Path(file).read_bytes())
+    return digest.hexdigest()
 
 
 def _code_with_file(

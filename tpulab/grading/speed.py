@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 from tpulab.errors import TpulabError
@@ -88,7 +89,7 @@ class SpeedJudge:
             # one chip's program is simulated while the next one's is compiled elsewhere
             self._executor = ThreadPoolExecutor(2, thread_name_prefix="tpulab-compile")
         self._compiled[chip] = self._executor.submit(
-            _figures, dict(answer["artifact"]), blobs[0] if blobs else b""
+            _figures, dict(answer["artifact"]), blobs[0] if blobs else b"", dict(kernel)
         )
 
     def close(self) -> None:
@@ -177,6 +178,7 @@ class SpeedJudge:
                 "fraction": fraction,
                 "limiting_unit": figures["limiting_unit"],
                 "stall_seconds": figures["stall_seconds"],
+                "rungs": figures["rungs"],
             }
             parts.append(f"{chip}: {_time(seconds)}, {100 * fraction:.0f} % of the bound")
         summary = " · ".join(parts)
@@ -243,6 +245,15 @@ def _beyond_vmem(chip_name: str, kernel: Mapping[str, Any]) -> problems.Problem 
 
 def _advice(figures: Mapping[str, Any], work: Work, steps: int) -> tuple[str, str]:
     """(what is in the way, what to try) from the simulated run."""
+    rungs = figures["rungs"]
+    losses = [
+        (after["seconds"] - before["seconds"], after)
+        for before, after in zip(rungs, rungs[1:])
+        if after["advice"]
+    ]
+    if losses:
+        _, worst = max(losses, key=lambda loss: loss[0])
+        return f"{worst['name']}: {worst['cause']}", worst["advice"]
     seconds = figures["seconds"]
     if steps > 64 and seconds / steps < _SHORT_STEP_SECONDS:
         return (
@@ -258,10 +269,10 @@ def _advice(figures: Mapping[str, Any], work: Work, steps: int) -> tuple[str, st
         )
     stalls = figures["stall_seconds"]
     if stalls:
-        worst = max(stalls, key=stalls.__getitem__)
-        if stalls[worst] > 0.05 * seconds:
+        cause = max(stalls, key=stalls.__getitem__)
+        if stalls[cause] > 0.05 * seconds:
             return (
-                f"{100 * stalls[worst] / seconds:.0f} % of the time goes to: {worst}",
+                f"{100 * stalls[cause] / seconds:.0f} % of the time goes to: {cause}",
                 "look at `tpulab ladder` for this function: it says what each rung costs",
             )
     return (
@@ -270,7 +281,40 @@ def _advice(figures: Mapping[str, Any], work: Work, steps: int) -> tuple[str, st
     )
 
 
-def _figures(artifact_fields: dict[str, Any], data: bytes) -> dict[str, Any]:
+def _rungs(
+    kernel: Mapping[str, Any], program: Any, timeline: Any, cycles: float
+) -> list[dict[str, Any]]:
+    """The ladder of a program, from the description of the kernel that the other process gave."""
+    from tpulab.ladder_climb import climb
+
+    calls = tuple(
+        SimpleNamespace(
+            **{
+                **call,
+                "grid": tuple(call["grid"]),
+                "operands": tuple(SimpleNamespace(**item) for item in call["operands"]),
+                "matmuls": tuple(SimpleNamespace(**item) for item in call["matmuls"]),
+                "scalar_prefetch": (None,) * call["scalar_prefetch"],
+            }
+        )
+        for call in kernel["calls"]
+    )
+    described = SimpleNamespace(**{**kernel, "calls": calls, "notes": tuple(kernel["notes"])})
+    found = climb(described, program, timeline, chip=program.chip, compute_cycles=cycles)
+    return [
+        {
+            "name": rung.name,
+            "seconds": float(rung.seconds),
+            "cause": rung.cause,
+            "advice": rung.advice,
+        }
+        for rung in found.rungs
+    ]
+
+
+def _figures(
+    artifact_fields: dict[str, Any], data: bytes, kernel: dict[str, Any]
+) -> dict[str, Any]:
     """Compile and simulate one artifact; every refusal becomes data."""
     from tpulab.compiler import CompilerMissing, compiler_version, service
     from tpulab.compiler.artifact import Artifact
@@ -305,9 +349,9 @@ def _figures(artifact_fields: dict[str, Any], data: bytes) -> dict[str, Any]:
         "spills": int(program.spills),
     }
     try:
-        from tpulab.simulator import simulate
+        from tpulab.ladder_climb import simulate_for_ladder
 
-        timeline = simulate(program)
+        timeline, cycles = simulate_for_ladder(program, None)
     except TpulabError as error:
         figures["not_simulated"] = getattr(error, "reason", None) or error.what
     except ImportError:
@@ -322,6 +366,10 @@ def _figures(artifact_fields: dict[str, Any], data: bytes) -> dict[str, Any]:
             "stall_seconds": {
                 str(cause): cycles / clock for cause, cycles in timeline.stall_cycles.items()
             },
+            "rungs": [],
         }
+        # the description comes from the learner's process: a strange one costs the advice only
+        with contextlib.suppress(TpulabError, AttributeError, KeyError, TypeError, ValueError):
+            figures["rungs"] = _rungs(kernel, program, timeline, cycles)
     store.remember(key, figures)
     return figures
