@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,57 @@ def test_kernel_over_a_mesh_of_cores(values: np.ndarray) -> None:
     found, report = run(samples.on_cores(1), x, mode="faithful")
     np.testing.assert_array_equal(found, x * 2)
     assert report.ok
+
+
+def test_parallel_axis_after_another_is_checked_all_the_same(values: np.ndarray) -> None:
+    # the compiler takes such a grid, the interpreter by itself does not (pitfall 45)
+    kinds = samples.semantics("arbitrary", "parallel")
+    function = samples.copy_blocks((8, 128), (4, 2), lambda i, j: (i, j), compiler_params=kinds)
+    x = values[:32]
+    found, report = run(function, x, mode="faithful")
+    np.testing.assert_array_equal(found, x)
+    assert report.ok
+
+
+REMOTE = """
+import jax, numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from tpulab.kernel import run, trace
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+def kernel(x, out, sent, received):
+    other = 1 - jax.lax.axis_index("d")
+    copy = pltpu.make_async_remote_copy(x, out, sent, received, device_id={"d": other})
+    copy.start()
+    copy.wait()
+def swap(x):
+    here = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(kernel, in_specs=[here], out_specs=here,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        scratch_shapes=[pltpu.SemaphoreType.DMA] * 2)(x)
+spec = jax.sharding.PartitionSpec("d")
+function = jax.shard_map(swap, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+x = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
+print("bytes", trace(function, x).calls[0].remote_bytes)
+found, report = run(function, x, mode="faithful")
+print("equal", np.array_equal(found, np.concatenate([x[8:], x[:8]])), "ok", report.ok)
+"""
+
+
+def test_remote_copies_between_two_devices() -> None:
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", REMOTE],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=environment,
+        cwd=SAMPLES.parents[2],
+        check=False,
+    )
+    assert "bytes 4096" in done.stdout, done.stderr
+    assert "equal True ok True" in done.stdout, done.stderr

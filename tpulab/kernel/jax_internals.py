@@ -235,7 +235,11 @@ def kernel_equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def replace_interpret(jaxpr: Any, interpret: Any) -> Any:
-    """The same jaxpr with ``interpret`` set in every kernel call, nested jaxprs included."""
+    """The same jaxpr with ``interpret`` set in every kernel call, nested jaxprs included.
+
+    The TPU interpreter takes grids only whose parallel axes come first; the compiler takes any. A
+    parallel axis after another one is therefore run as "arbitrary", in order.
+    """
     effects = _interpret_effects(interpret)
     return _rewrite(jaxpr, interpret, effects)[0]
 
@@ -255,6 +259,8 @@ def _rewrite(jaxpr: Any, interpret: Any, effects: set[Any]) -> tuple[Any, bool]:
         touched = False
         if equation.primitive.name in KERNEL_PRIMITIVES:
             params["interpret"] = interpret
+            if interpret is not True and "compiler_params" in params:
+                params["compiler_params"] = _parallel_first(params["compiler_params"])
             touched = True
         else:
             for key, position, sub in list(inner_jaxprs(equation.params)):
@@ -278,6 +284,21 @@ def _rewrite(jaxpr: Any, interpret: Any, effects: set[Any]) -> tuple[Any, bool]:
     if new_inner is not jaxpr and inner is not jaxpr:
         return jaxpr.replace(jaxpr=new_inner), True
     return new_inner, True
+
+
+def _parallel_first(compiler_params: Any) -> Any:
+    semantics = getattr(compiler_params, "dimension_semantics", None)
+    if not semantics:
+        return compiler_params
+    names = [_semantics_name(item) for item in semantics]
+    leading = next((i for i, name in enumerate(names) if name != "parallel"), len(names))
+    if "parallel" not in names[leading:]:
+        return compiler_params
+    ordered = [
+        "arbitrary" if name == "parallel" and axis >= leading else item
+        for axis, (name, item) in enumerate(zip(names, semantics, strict=True))
+    ]
+    return dataclasses.replace(compiler_params, dimension_semantics=tuple(ordered))
 
 
 def as_function(jaxpr: Any) -> Callable[..., list[Any]]:

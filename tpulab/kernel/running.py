@@ -213,8 +213,14 @@ def run(
 def execute(closed: Any, interpret: Any, values: Sequence[Any]) -> list[Any]:
     """Run a closed jaxpr on CPU with ``interpret`` in every kernel call."""
     rewritten = jax_internals.replace_interpret(closed, interpret)
-    flat = jax.jit(jax_internals.as_function(rewritten))(*values)
-    return list(jax.block_until_ready(flat))
+    function = jax.jit(jax_internals.as_function(rewritten))
+    if interpret is True:
+        return list(jax.block_until_ready(function(*values)))
+    # the faithful interpreter's time goes into compiling its many callbacks, which optimising
+    # does not make faster
+    options = {"xla_backend_optimization_level": 0}
+    compiled = function.lower(*values).compile(compiler_options=options)
+    return list(jax.block_until_ready(compiled(*values)))
 
 
 def _concrete(leaf: Any) -> Any:
@@ -383,7 +389,7 @@ def _read_error(error: Exception, text: str, closed: Any) -> dict[str, Any]:
     match = _REVISITED.search(everything)
     if match:
         return {"revisited": (_shorten(match.group(0)),), "where": where, "error": str(match[0])}
-    line = _last_line(everything)
+    line = _last_line(str(error) if isinstance(error, ValueError) else everything)
     if isinstance(error, (NotImplementedError, ValueError)) and any(
         word in line for word in _UNSUPPORTED
     ):

@@ -108,6 +108,10 @@ def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
         if aval.dtype == object:
             raise TypeError("object dtype")
         dtype = jax.dtypes.canonicalize_dtype(aval.dtype)
+        # shard_map over explicit mesh axes looks at how its arguments are laid out
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, jax.sharding.NamedSharding):
+            return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding)
         return jax.ShapeDtypeStruct(aval.shape, dtype)
     except (TypeError, ValueError) as error:
         raise UsageError(
