@@ -335,7 +335,7 @@ def pipeline_cause(
             return told(
                 "steps",
                 f"{steps:,} steps of {time_text(seconds / steps)} are too short to hide a "
-                f"transfer's latency, {time_text(latency_seconds)} in all",
+                f"transfer's latency of {time_text(latency_seconds / steps)}",
             )
     key = "other"
     if ranked:

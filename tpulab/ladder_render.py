@@ -106,7 +106,7 @@ def chip_html(one: ChipLadder) -> str:
             "<thead><tr>"
             + "".join(
                 f'<th scope="col" style="{_CELL}">{name}</th>'
-                for name in ("rung", "time", "added", "kind", "", "cause")
+                for name in ("rung", "time", "added", "kind", "to scale", "cause")
             )
             + "</tr></thead><tbody>"
         )
@@ -120,7 +120,7 @@ def chip_html(one: ChipLadder) -> str:
                 f'background:{_BAR[rung.kind]}"></div>'
             )
             parts.append(
-                f'<tr><th scope="row" style="{_CELL}">{escape(rung.name)}</th>'
+                f'<tr><th scope="row" style="{_CELL};white-space:nowrap">{escape(rung.name)}</th>'
                 f'<td style="{_NUMBER}">{time_text(rung.seconds)}</td>'
                 f'<td style="{_NUMBER}">{added}</td>'
                 f'<td style="{_CELL}">{rung.kind}</td>'
