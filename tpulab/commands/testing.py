@@ -144,8 +144,10 @@ def _run(part: Part, root: Path) -> Outcome:
     process = subprocess.Popen(part.command, cwd=root, env=environment, stdin=subprocess.DEVNULL)
     try:
         status = process.wait()
-    except BaseException:
-        # Ctrl-C reaches the tools too; give them the time to tidy up, then insist
+    except BaseException as error:
+        # Ctrl-C reaches the tools by itself; give them the time to tidy up, then insist
+        if not isinstance(error, KeyboardInterrupt):
+            process.terminate()
         try:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:
