@@ -386,3 +386,38 @@ def test_no_room_for_listings_is_a_sentence(tmp_path, monkeypatch):
     ):
         service.compile(kernels.scaled(15.5), spec(8, 128))
     assert caught.value.hint
+
+
+def test_prewarming_starts_one_worker_and_loads_the_compiler(tmp_path):
+    with CompilerService(workers=1, cache=CompileCache(tmp_path)) as service:
+        service.prewarm()
+        service.prewarm("v6e")
+        assert wait_until(lambda: service.worker_pids != ())
+        (pid,) = service.worker_pids
+        assert wait_until(lambda: "libtpu" in Path(f"/proc/{pid}/maps").read_text(), 60)
+        assert service.compile(kernels.scaled(16.5), spec(8, 128)).kernels
+        assert service.worker_pids == (pid,)
+        service.prewarm()
+        assert service.worker_pids == (pid,)
+
+
+def our_workers() -> set[int]:
+    """Process ids of every compile worker that this process started."""
+    found = set()
+    for path in Path("/proc").iterdir():
+        try:
+            command = (path / "cmdline").read_bytes() if path.name.isdigit() else b""
+        except OSError:
+            continue
+        if f"tpulab-compile-{os.getpid()}-".encode() in command:
+            found.add(int(path.name))
+    return found
+
+
+def test_closing_while_a_worker_starts_leaves_none(tmp_path):
+    before = our_workers()
+    service = CompilerService(workers=1, cache=CompileCache(tmp_path))
+    service.prewarm()
+    assert wait_until(lambda: our_workers() > before)
+    service.close()
+    assert wait_until(lambda: our_workers() <= before, 30)

@@ -160,3 +160,15 @@ def test_patterns_are_quick_on_long_texts():
     for entry in catalogue():
         assert isinstance(entry.pattern, re.Pattern)
     explain(text + "\n")
+
+
+def test_the_two_numbers_of_a_full_vector_memory_are_in_the_headline():
+    text = (
+        "RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom: Ran out of memory in memory space "
+        "vmem while allocating on stack for %f.1 = f32[2048,2048]{1,0:T(8,128)} custom-call(%x). "
+        "Scoped allocation with size 32.00M and limit 16.00M exceeded scoped vmem limit by 16.00M."
+    )
+    assert explain(text).message == (
+        "Ran out of memory in memory space vmem: "
+        "scoped allocation with size 32.00M and limit 16.00M"
+    )

@@ -155,16 +155,23 @@ class CompilerService:
 
     # -- workers ---------------------------------------------------------------------------------
 
-    def prewarm(self) -> None:
-        """Start a worker in the background, so that the first compile does not wait for it."""
+    def prewarm(self, chip: str = "v5e") -> None:
+        """Start a worker in the background, so that the first compile does not wait for it.
+
+        Args:
+            chip: the chip that is likely to be compiled for first; any does.
+        """
         if missing_reason() is not None:
             return
 
         def start() -> None:
-            with contextlib.suppress(CompileError):
+            from tpulab.hardware import get_chip
+
+            # whatever goes wrong here is told to the one who compiles
+            with contextlib.suppress(CompileError, WorkerDied):
                 deadline = time.monotonic() + DEFAULT_DEADLINE_SECONDS
-                with self._worker(deadline):
-                    pass
+                with self._worker(deadline) as worker:
+                    worker.ask({"warm": get_chip(chip).topology}, {}, deadline)
 
         with self._condition:
             if self._closed or self._idle or self._busy or self._starting:

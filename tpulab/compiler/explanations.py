@@ -237,6 +237,12 @@ def _place_of(error: BaseException) -> str | None:
     return None
 
 
+# the two numbers that matter in a page about vector memory
+_OUT_OF_VMEM = re.compile(
+    r"(Ran out of memory in memory space vmem).*?"
+    r"(Scoped allocation with size \S+ and limit \S+?(?=[\s,]|\.\s|\.?$)|Used \S+ of \S+ vmem)",
+    re.DOTALL,
+)
 _NOISE = (
     (re.compile(r"Mosaic failed to compile TPU kernel with MLIR module name.*?: ", re.DOTALL), ""),
     (re.compile(r"Mosaic failed to compile TPU kernel: "), ""),
@@ -253,6 +259,8 @@ _NOISE = (
 
 def _message(text: str) -> str:
     """The part of a message that says something, on one line."""
+    if match := _OUT_OF_VMEM.search(text):
+        return f"{match[1]}: {match[2][0].lower()}{match[2][1:].rstrip('.,')}"
     for pattern, replacement in _NOISE:
         shorter = pattern.sub(replacement, text)
         if shorter.strip():

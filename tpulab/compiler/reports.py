@@ -39,7 +39,7 @@ class VmemReport:
 
     Attributes:
         used_bytes: the most that any Pallas kernel of the program uses at once, spills included.
-        limit_bytes: what the compiler lets a kernel use (its ``vmem_limit_bytes`` or the default).
+        limit_bytes: what that kernel may use (its ``vmem_limit_bytes`` or the chip's default).
         capacity_bytes: what the core has; None when the compiler does not say.
         spill_bytes: what of it holds spilled registers.
         allocations: of the kernel that uses most.
@@ -122,10 +122,9 @@ def parse_vmem_report(
     for block in (breakdowns.get(worst[1]) or {}).get("blocks") or []:
         if block.get("block_type") == "SCOPED":
             allocations.extend(_allocation(entry) for entry in block.get("allocations") or [])
-    asked = [size for text in kernels.values() if (size := _asked_limit(text))]
     return VmemReport(
         used_bytes=worst[0],
-        limit_bytes=max(asked, default=default_limit_bytes),
+        limit_bytes=_asked_limit(kernels.get(worst[1], "")) or default_limit_bytes,
         capacity_bytes=int(capacity) if capacity else None,
         spill_bytes=sum(a.size_bytes for a in allocations if a.kind == "spill"),
         allocations=tuple(allocations),

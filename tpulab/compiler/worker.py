@@ -40,6 +40,16 @@ class Worker:
             self._topologies[name] = topologies.get_topology_desc(name, platform="tpu")
         return self._topologies[name]
 
+    def warm(self, name: str) -> None:
+        """Load the compiler and let it compile a trifle, so that the first kernel is quick."""
+        import jax
+        from jax.sharding import SingleDeviceSharding
+
+        place = SingleDeviceSharding(self.topology(name).devices[0])
+        argument = jax.ShapeDtypeStruct((8, 128), "float32", sharding=place)
+        traced = jax.jit(lambda x: x + 1).trace(argument)
+        traced.lower(lowering_platforms=("tpu",)).compile()
+
     def answer(
         self, request: dict[str, Any], segments: dict[str, bytes]
     ) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -47,6 +57,9 @@ class Worker:
         dumps.clear(self.directory)
         started = time.perf_counter()
         try:
+            if "warm" in request:
+                self.warm(request["warm"])
+                return {}, {}
             compiled = self._compile(
                 request["topology"], segments["artifact"], request.get("mesh", []), request["name"]
             )
