@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from tests.kernel import sample_kernels as samples
 from tpulab.errors import UsageError
-from tpulab.kernel import Kernel, NoPallasCall, TraceError, trace
+from tpulab.kernel import Kernel, NoPallasCall, TraceError, illegalities, trace
 
 HERE = Path(__file__).resolve()
 SAMPLES = str(HERE.parent / "sample_kernels.py")
@@ -523,3 +524,20 @@ def test_kernel_over_a_mesh_of_cores(cores: int) -> None:
     assert call.dma_read_bytes == call.dma_written_bytes == cores * 8 * 128 * 4
     assert call.vpu_flops == cores * 8 * 128
     assert call.notes == ()
+
+
+def test_grid_without_steps_and_grid_with_too_many() -> None:
+    empty = samples.copy_blocks((8, 128), (0,), lambda i: (i, 0))
+    kernel = trace(empty, "f32[8,128]")
+    assert kernel.steps == kernel.hbm_bytes == 0
+    assert [item.rule for item in illegalities(kernel)] == ["empty-grid"]
+    endless = samples.copy_blocks((8, 128), (3000, 3000), lambda i, j: (0, 0))
+    with pytest.raises(TraceError, match="9,000,000 steps"):
+        trace(endless, "f32[8,128]")
+
+
+def test_a_kernel_can_be_sent_to_another_process(published: Kernel) -> None:
+    copy = pickle.loads(pickle.dumps(published))
+    assert copy.jaxpr is None
+    assert copy.mxu_flops == published.mxu_flops
+    assert copy.calls[0].moves("out").sum() == 64

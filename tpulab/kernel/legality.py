@@ -63,10 +63,21 @@ def illegalities(
     described = get_chip(chip) if isinstance(chip, str) else chip
     found: dict[Illegality, None] = {}
     for call in kernel.calls:
-        for rule in RULES:
+        for rule in RULES if call.steps else (empty_grid,):
             found.update(dict.fromkeys(rule(call, described)))
     listed = sorted(found, key=lambda item: item.severity != "error")
     return tuple(item for item in listed if warnings or item.severity == "error")
+
+
+def empty_grid(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
+    """A grid needs at least one step."""
+    yield Illegality(
+        "empty-grid",
+        f"{call.name}'s grid {call.grid} has no steps",
+        "nothing runs, and the output is whatever its memory held",
+        "give every grid axis at least one step; round up with pl.cdiv",
+        call.where,
+    )
 
 
 def _blocked(call: PallasCall) -> Iterator[Operand]:

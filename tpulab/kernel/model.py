@@ -452,6 +452,10 @@ class Kernel:
     notes: tuple[str, ...] = ()
     jaxpr: Any = dataclasses.field(default=None, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the jaxpr, which can't leave its process."""
+        return {**self.__dict__, "jaxpr": None}
+
     @property
     def source(self) -> str | None:
         """file:line of the function."""

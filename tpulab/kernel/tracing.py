@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ from tpulab.kernel.model import Kernel, Operand, PallasCall, ShapeDtype
 from tpulab.kernel.outer import OuterWalk
 from tpulab.kernel.refs import Ref, make_ref, scratch_of
 from tpulab.kernel.traffic import make_operand, whole_refs
+
+#: Grid steps beyond which a call is not described: the arrays of what moves would fill the memory.
+MOST_STEPS = 1 << 22
 
 
 class TraceError(TpulabError):
@@ -223,6 +227,14 @@ def describe_call(
     # together, so that what they have in common is compiled once
     resolve(operands[: structure.dynamic_bounds + structure.num_index_operands])
     grid = _evaluate_grid(structure, operands, notes)
+    if math.prod(grid) > MOST_STEPS:
+        raise TraceError(
+            f"{structure.name} has a grid of {math.prod(grid):,} steps, {grid}",
+            why=f"more than {MOST_STEPS:,} are not described; each step costs the chip a fixed "
+            "time of its own",
+            hint="use larger blocks, or put a loop inside the kernel",
+            where=structure.where,
+        )
     dynamic = structure.dynamic_bounds
     prefetch: list[np.ndarray | None] = []
     for position in range(structure.num_index_operands):

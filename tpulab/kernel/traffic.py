@@ -36,7 +36,7 @@ def moving_steps(keys: np.ndarray, is_input: bool) -> np.ndarray:
     back when the next step's differs, and at the last step.
     """
     changed = changes(keys)
-    if is_input:
+    if is_input or not changed.size:
         return changed
     return np.concatenate([changed[1:], np.ones(1, bool)])
 
