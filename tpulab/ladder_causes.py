@@ -308,6 +308,8 @@ def pipeline_cause(
     }
     parts: dict[str, float] = {}
     for name, lost in stalls.items():
+        if name.startswith("XLA operation"):
+            continue  # part of xla_seconds
         parts[_readable(name, kernel)] = parts.get(_readable(name, kernel), 0.0) + lost
     if xla_seconds > 0:
         parts["XLA operations around the kernel"] = xla_seconds

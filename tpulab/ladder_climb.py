@@ -15,9 +15,11 @@ from tpulab.hardware import Chip, get_chip
 from tpulab.ladder_model import ChipLadder, Refusal, Rung
 
 # a prediction below this share of the bound is not a rounding difference of two clocks
-_IMPOSSIBLE = 0.9
+_IMPOSSIBLE = 0.98
 # how far the program's traffic may be from that of the kernel's blocks without a word
 _SAME_TRAFFIC = 0.2
+# and how much less than the counted products the matrix unit may be busy
+_SAME_PRODUCTS = 0.5
 
 
 def simulate_for_ladder(program: Any, kernel: Any) -> tuple[Any, float]:
@@ -63,23 +65,17 @@ def climb(
     warnings: list[str] = []
     rungs: list[Rung] = []
     light = 0.0
-    memory = 0.0
+    memory = compute = 0.0
     if kernel is not None:
         warnings += getattr(kernel, "notes", ())
-        rungs, memory = _bounds(kernel, chip, warnings)
+        rungs, memory, compute = _bounds(kernel, chip, warnings)
         light = rungs[0].seconds
     if refusal is None and timeline is not None:
         refusal = _faster_than_light(timeline, light, kernel)
     predicted = None
     if kernel is not None and timeline is not None and refusal is None:
         warnings += timeline.warnings
-        moved = timeline.hbm_read_bytes + timeline.hbm_written_bytes
-        if abs(moved - kernel.hbm_bytes) > _SAME_TRAFFIC * max(moved, kernel.hbm_bytes):
-            warnings.append(
-                f"the program moves {causes.bytes_text(moved)}, the kernel's blocks "
-                f"{causes.bytes_text(kernel.hbm_bytes)}; the difference is what XLA moves around "
-                "the kernel or keeps in VMEM, or one of the two counts is wrong"
-            )
+        warnings += _disagreements(timeline, kernel, compute)
         predicted = timeline.seconds
         rungs = _predicted(rungs, kernel, program, timeline, chip, compute_cycles, memory)
         if measured_seconds is not None:
@@ -118,15 +114,36 @@ def _faster_than_light(timeline: Any, light: float, kernel: Any) -> Refusal | No
     return Refusal(
         "simulate",
         f"the simulated run takes {causes.time_text(timeline.seconds)}, less than the "
-        f"{causes.time_text(light)} that the counted work needs at best, so it did not do all of "
-        f"it: it moved {causes.bytes_text(moved)} where the kernel's blocks move "
+        f"{causes.time_text(light)} that the counted work needs at best, so it left work out: it "
+        f"moved {causes.bytes_text(moved)} where the kernel's blocks move "
         f"{causes.bytes_text(kernel.hbm_bytes)}. Most often the kernel's grid or loops depend on "
-        "data that is computed before it; give those arguments as arrays with values",
+        "data that the simulator does not have; give those arguments as arrays with values",
     )
 
 
-def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], float]:
-    """The three rungs that need no compiler, and the HBM time of the padded traffic."""
+def _disagreements(timeline: Any, kernel: Any, compute_seconds: float) -> list[str]:
+    """Sentences on where the simulated run and the counted work differ."""
+    found = []
+    moved = timeline.hbm_read_bytes + timeline.hbm_written_bytes
+    if abs(moved - kernel.hbm_bytes) > _SAME_TRAFFIC * max(moved, kernel.hbm_bytes):
+        found.append(
+            f"the program moves {causes.bytes_text(moved)}, the kernel's blocks "
+            f"{causes.bytes_text(kernel.hbm_bytes)}; the difference is what XLA moves around "
+            "the kernel or keeps in VMEM, or one of the two counts is wrong"
+        )
+    # the other core of a device does its own share
+    needed = compute_seconds * timeline.clock_hertz
+    busy = timeline.busy_cycles.get("mxu", 0.0)
+    if busy < _SAME_PRODUCTS * needed:
+        found.append(
+            f"the matrix unit is busy for {busy:,.0f} cycles where the counted products need "
+            f"{needed:,.0f}: the simulated run may have left work out"
+        )
+    return found
+
+
+def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], float, float]:
+    """The rungs that need no compiler; HBM time of the padded traffic, matrix time at peak."""
     from tpulab.roofline import Work, bound
 
     work = Work.of_kernel(kernel)
@@ -159,7 +176,7 @@ def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], f
         Rung("traffic", traffic, second.text, second.advice),
         Rung("tile padding", padded, third.text, third.advice),
     ]
-    return rungs, memory
+    return rungs, memory, best.compute_seconds
 
 
 @dataclass(frozen=True)
