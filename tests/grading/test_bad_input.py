@@ -431,3 +431,29 @@ def test_many_checks_at_once():
             executor.map(lambda f: verdict_on(f, until="correct"), [add, wrong, add, wrong])
         )
     assert [v.passed for v in verdicts] == [True, False, True, False]
+
+
+@pytest.mark.needs_libtpu
+def test_abort_inside_the_compiler():
+    """A 16-bit iota over more than 128 lanes ends the v5e compiler's process."""
+
+    def aborts(x, y):
+        def kernel(x_ref, y_ref, out_ref, short_ref):
+            out_ref[...] = x_ref[...] + y_ref[...]
+            if x.shape[1] >= 256:
+                lane = jax.lax.broadcasted_iota(jnp.int16, (16, 256), 1)
+                short_ref[...] = lane + x_ref[:16, :256].astype(jnp.int32).astype(jnp.int16)
+                out_ref[:16, :256] += 0.0 * short_ref[...].astype(jnp.int32).astype(jnp.float32)
+
+        out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        scratch = [pltpu.VMEM((16, 256), jnp.int16)]
+        return pl.pallas_call(kernel, out_shape=out, scratch_shapes=scratch)(x, y)
+
+    verdict = check("first_kernel.add", aborts, chips="v5e", quiet=True, cache=False, record=False)
+    assert verdict.failed is not None, str(verdict)
+    assert verdict.failed.name == "compiles", str(verdict)
+    assert "Traceback" not in str(verdict)
+    # the compiler is back for the next answer
+    again = check("first_kernel.add", add, chips="v5e", quiet=True, cache=False, record=False)
+    assert again.passed, str(again)
+    assert again.step("compiles").passed

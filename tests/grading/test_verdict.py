@@ -422,3 +422,69 @@ def test_lines_in_a_terminal(capsys):
     assert shown.count("ValueError while") == 1
     assert "first_kernel.add · Add two arrays" in shown
     assert "→ first_kernel.add: legal failed" in shown
+
+
+# ---- on a TPU, and Ctrl-C late
+
+
+def test_measured_time_stands_beside_the_prediction(monkeypatch):
+    from tpulab.grading import measuring
+
+    monkeypatch.setattr(measuring, "on_tpu", lambda: True)
+    exercise = get_exercise("first_kernel.add")
+    verdict = sample((True,) * 5)
+    measured = measuring.with_measurement(verdict, exercise, lambda x, y: x + y)
+    assert measured.measured_seconds is not None
+    assert measured.measured_seconds > 0
+    assert measured.predicted == verdict.predicted
+    assert "measured here" in measured.step("fast").summary
+    assert measured.step("fast").summary.startswith(verdict.step("fast").summary)
+
+    def refuses(x, y):
+        raise ValueError("not on this chip")
+
+    refused = measuring.with_measurement(verdict, exercise, refuses)
+    assert refused.measured_seconds is None
+    assert "not on this chip" in refused.step("fast").summary
+
+
+def test_a_tpu_is_not_looked_for_where_there_is_none(monkeypatch):
+    from tpulab.grading import measuring
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(measuring.os.path, "exists", lambda path: False)
+    assert not measuring.on_tpu()
+
+
+def test_interrupt_while_compiling(tmp_path, monkeypatch):
+    from tpulab.grading import speed
+
+    def interrupted(future):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(speed.SpeedJudge, "_wait", staticmethod(interrupted))
+    path = tmp_path / "answer.py"
+    path.write_text(ADD)
+    verdict = check_file("first_kernel.add", str(path), quiet=True, cache=False, record=False)
+    assert verdict.interrupted
+    assert verdict.highest == "safe"
+    assert verdict.step("compiles").summary == "interrupted"
+
+
+def test_verdict_is_shown_once_in_its_cell(monkeypatch):
+    from tpulab.grading import display
+
+    shown = []
+    cell = [1]
+    monkeypatch.setattr(display, "_cell", lambda: cell[0])
+    monkeypatch.setattr("IPython.display.display", lambda *things, **_: shown.append(things))
+    verdict = sample()
+    display._mark_shown(verdict)
+    verdict._ipython_display_()
+    assert shown == []
+    cell[0] = 2
+    verdict._ipython_display_()
+    assert len(shown) == 1
+    bundle = shown[0][0]._repr_mimebundle_()
+    assert bundle["text/plain"] == str(verdict)
+    assert bundle["text/html"] == verdict._repr_html_()

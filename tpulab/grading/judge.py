@@ -201,7 +201,8 @@ class Judge:
                 raise EndedError(slow(seconds, job.output)) from None
             raise EndedError(problems.too_slow(seconds, doing, job.output)) from None
         if message is None:
-            job.ended.wait(2.0)
+            # the warm process may be busy for a moment before it reports the end
+            job.ended.wait(10.0)
             raise EndedError(
                 problems.from_exit(
                     job.exit_code,

@@ -8,6 +8,7 @@ each request is a line of JSON with the child's two file descriptors attached.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import select
@@ -15,6 +16,18 @@ import signal
 import socket
 import sys
 from typing import Any
+
+# what JAX imports when a kernel is first lowered or interpreted: half a second that every child
+# would pay again. Not needed for a first verdict, so it is left for when nothing waits.
+_LATER = (
+    "jax._src.pallas.mosaic.pallas_call_registration",
+    "jax._src.pallas.mosaic_gpu.pallas_call_registration",
+    "jax._src.pallas.mosaic.interpret.interpret_pallas_call",
+    "jax._src.pallas.mosaic.sc_lowering",
+    "jax.experimental.multihost_utils",
+    "jaxlib.mlir.dialects.mhlo",
+    "tpulab.compiler.explanations",
+)
 
 
 def _import_the_slow_parts() -> None:
@@ -86,9 +99,15 @@ def main(descriptor: int) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     _reply(control, {"ready": os.getpid()})
     jobs: dict[int, int] = {}
+    later = list(_LATER)
     while True:
         watched: list[Any] = [control, wake_read]
-        ready, _, _ = select.select(watched, [], [])
+        ready, _, _ = select.select(watched, [], [], 0.02 if later else None)
+        if not ready and later:
+            # a version of JAX without one of them has it elsewhere, and children import it there
+            with contextlib.suppress(ImportError):
+                importlib.import_module(later.pop(0))
+            continue
         if wake_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, 4096)
