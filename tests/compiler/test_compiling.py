@@ -254,6 +254,19 @@ def test_a_compiler_that_does_not_know_our_flags(tmp_path, monkeypatch):
         assert program.vmem.used_bytes == 2 * 4096
 
 
+def test_a_directory_that_can_not_be_written_is_a_known_crash(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        supervisor,
+        "dump_flags",
+        lambda _: "--xla_jf_dump_to=/proc/nowhere --xla_jf_dump_llo_text=true",
+    )
+    with CompilerService(workers=1, cache=CompileCache(tmp_path)) as service:
+        with pytest.raises(CompilerDied) as caught:
+            service.compile(kernels.scaled(17.5), spec(8, 128))
+        assert caught.value.signal == "SIGABRT"
+        assert caught.value.explanation.key == "dump-directory"
+
+
 SCRIPT = """
 import sys, os
 from tests.compiler import kernels

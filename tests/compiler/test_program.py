@@ -201,3 +201,14 @@ def test_no_path_of_this_machine_in_what_is_kept(compiler):
     assert "stack_frame_id" not in program.hlo_text
     assert "FileNames" not in program.hlo_text
     assert program.hlo.entry
+
+
+def test_sixty_four_bit_arrays_around_a_kernel(compiler):
+    def wide(x, n):
+        return kernels.add_one(x.astype(jnp.float32)) + n
+
+    with jax.enable_x64(True):
+        arguments = spec(8, 128, dtype=jnp.float64), spec(dtype=jnp.int64)
+        program = compiler.compile(wide, *arguments, chip="v5e")
+    assert program.memory["argument_bytes"] >= 8 * 128 * 8
+    assert program.kernels

@@ -122,12 +122,16 @@ class Worker:
             return exported.call(*positional, **keywords)
 
         call.__name__ = call.__qualname__ = name
-        lowered = (
-            jax.jit(call, out_shardings=results)
-            .trace(*positional, **keywords)
-            .lower(lowering_platforms=("tpu",))
-        )
-        return lowered.compile()
+        wide = {"int64", "uint64", "float64", "complex128"}
+        avals = [*exported.in_avals, *exported.out_avals]
+        # the caller's x64 setting is in the program; without it here JAX would narrow the arguments
+        with jax.enable_x64(any(str(aval.dtype) in wide for aval in avals)):
+            lowered = (
+                jax.jit(call, out_shardings=results)
+                .trace(*positional, **keywords)
+                .lower(lowering_platforms=("tpu",))
+            )
+            return lowered.compile()
 
 
 def _memory(compiled: Any) -> dict[str, int]:
