@@ -9,7 +9,6 @@ done, and a note says so.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,8 +18,9 @@ import numpy as np
 from tpulab.kernel import jax_internals, loops, unrolling
 from tpulab.kernel.evaluate import UNKNOWN, evaluate, is_known, lanes_of
 from tpulab.kernel.instructions import Instruction, Programs
-from tpulab.kernel.model import KernelFacts, Matmul, Scratch, array_bytes
-from tpulab.kernel.refs import OUTSIDE, Ref, elements, make_ref, scratch_of, table_index
+from tpulab.kernel.memory import MemoryWalk, Tally
+from tpulab.kernel.model import KernelFacts, Matmul, Scratch
+from tpulab.kernel.refs import Ref, make_ref, scratch_of
 
 #: Equations that may be evaluated, per call, to follow loops iteration by iteration.
 LOOP_BUDGET = 300_000
@@ -46,24 +46,6 @@ _REDUCTIONS = frozenset({
 _WIDE = frozenset({"int64", "uint64", "float64"})
 
 
-@dataclasses.dataclass(eq=False)
-class Tally:
-    """Running totals; the arrays have one entry per grid step."""
-
-    mxu: np.ndarray
-    vpu: np.ndarray
-    transcendental: np.ndarray
-    read_bytes: int = 0
-    written_bytes: int = 0
-    remote_bytes: int = 0
-    dma_count: int = 0
-    wait_count: int = 0
-    started_bytes: int = 0
-    waited_bytes: int = 0
-    dma_exact: bool = True
-    matmuls: dict[tuple[Any, ...], int] = dataclasses.field(default_factory=dict)
-
-
 def matmul_shape(instruction: Instruction) -> tuple[int, int, int, int]:
     """(batch, m, k, n) of a ``dot_general``."""
     dimensions = instruction.params["dimension_numbers"]
@@ -77,7 +59,7 @@ def matmul_shape(instruction: Instruction) -> tuple[int, int, int, int]:
     return batch, rows, depth, columns
 
 
-class Counter:
+class Counter(MemoryWalk):
     """Walks a kernel's body for a set of grid steps.
 
     Args:
@@ -208,20 +190,6 @@ class Counter:
         if name == "conv_general_dilated":
             return "vpu", 2 * size * math.prod(ins.input_shape(1)[1:])
         return "", 0
-
-    def _add(self, target: np.ndarray, weight: np.ndarray, amount: int) -> None:
-        if self.lanes == 1 and self.steps > 1:
-            target[self.offset] += int(weight[0]) * amount
-        else:
-            target += weight * amount
-
-    def _total(self, weight: np.ndarray) -> int:
-        return int(weight[0]) * self.lanes if weight.shape[0] == 1 else int(weight.sum())
-
-    def note(self, text: str, ins: Instruction | None = None) -> None:
-        """Remember an assumption, with its place."""
-        place = ins.place if ins is not None else None
-        self.notes[f"{text} ({place})" if place else text] = None
 
     @contextlib.contextmanager
     def _summary(self, *, conditional: bool = False) -> Iterator[None]:
@@ -418,8 +386,6 @@ class Counter:
         self.note(f"the body of {ins.name!r} is not counted", ins)
         return [UNKNOWN] * len(ins.outputs)
 
-    # -- memory ----------------------------------------------------------------------------------
-
     def _run_scoped(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
         body = ins.params["jaxpr"]
         names = jax_internals.binders(body)
@@ -433,131 +399,6 @@ class Counter:
                 ref.follow_contents()
             arguments.append(ref)
         return self.walk(body, arguments, weight)
-
-    def _get(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
-        ref = inputs[0]
-        if not isinstance(ref, Ref):
-            return [UNKNOWN]
-        self._read(ref, ins, weight)
-        if ref.space in OUTSIDE:
-            self.any_accesses[ref.name, ins.place] = None
-        if ref.space == "smem" and math.prod(ins.out_shape) > 1:
-            self.smem_vector[ref.name, ins.place] = None
-        if ref.table is None:
-            return [UNKNOWN]
-        index = table_index(ins.indexer(1), inputs[1:], ref.shape)
-        if index is None:
-            return [UNKNOWN]
-        if ref.table_known is not None and not np.all(ref.table_known[index]):
-            return [UNKNOWN]
-        value = np.asarray(ref.table[index])
-        return [value if value.ndim == len(ins.out_shape) + 1 else value[None]]
-
-    def _swap(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
-        ref, value = inputs[0], inputs[1]
-        if not isinstance(ref, Ref):
-            return [UNKNOWN]
-        if ref.space == "vmem" and ref.shape and not ins.input_shape(1):
-            self.vmem_scalar[ref.name, ins.place] = None
-        if ref.space in OUTSIDE:
-            self.any_accesses[ref.name, ins.place] = None
-        if ref.space == "smem":
-            self.smem_written = True
-        self._write(ref, weight)
-        if ref.table is None or ref.table_known is None or not weight.any():
-            return [UNKNOWN]
-        index = table_index(ins.indexer(2), inputs[2:], ref.shape)
-        if index is None:
-            ref.forget()
-        elif self.lanes == 1 and not self.summarised and is_known(value):
-            ref.table[index] = value
-            ref.table_known[index] = True
-        else:
-            ref.forget(index)
-        return [UNKNOWN]
-
-    def _addupdate(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
-        ref = inputs[0]
-        if isinstance(ref, Ref):
-            self._read(ref, ins, weight)
-            self._write(ref, weight)
-            ref.forget()
-            size = math.prod(ins.input_shape(1))
-            if size > 1:
-                self._add(self.tally.vpu, weight, size)
-        return []
-
-    def _read(self, ref: Ref, ins: Instruction, weight: np.ndarray) -> None:
-        ref.touched = True
-        if ref.role not in ("output", "scratch"):
-            return
-        fresh = weight > 0
-        if ref.written is not None:
-            fresh = fresh & ~ref.written
-        if not fresh.any():
-            return
-        if ref.carried is None:
-            ref.carried = np.zeros(self.steps, bool)
-            ref.carried_where = ins.place
-        if self.lanes == 1:
-            ref.carried[self.offset] |= bool(fresh[0])
-        else:
-            ref.carried |= fresh
-
-    def _write(self, ref: Ref, weight: np.ndarray) -> None:
-        ref.touched = True
-        done = weight > 0
-        ref.written = done if ref.written is None else ref.written | done
-        if ref.role == "output":
-            if ref.stored is None:
-                ref.stored = np.zeros(self.steps, bool)
-            if self.lanes == 1:
-                ref.stored[self.offset] |= bool(done[0])
-            else:
-                ref.stored |= done
-
-    def _dma_start(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
-        transfer = ins.transfer()
-        source, destination = inputs[transfer.source], inputs[transfer.destination]
-        if not isinstance(source, Ref) or not isinstance(destination, Ref):
-            return []
-        total = self._copied_bytes(ins, source, destination, inputs, weight)
-        self.tally.dma_count += self._total(weight)
-        self.tally.started_bytes += total
-        self._read(source, ins, weight)
-        self._write(destination, weight)
-        destination.forget()
-        if transfer.remote:
-            self.tally.remote_bytes += total
-        if source.space in OUTSIDE:
-            self.tally.read_bytes += total
-        if destination.space in OUTSIDE:
-            self.tally.written_bytes += total
-        return []
-
-    def _dma_wait(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
-        transfer = ins.transfer()
-        source, destination = inputs[transfer.source], inputs[transfer.destination]
-        if isinstance(source, Ref) and isinstance(destination, Ref):
-            self.tally.wait_count += self._total(weight)
-            self.tally.waited_bytes += self._copied_bytes(ins, source, destination, inputs, weight)
-        return []
-
-    def _copied_bytes(
-        self, ins: Instruction, source: Ref, destination: Ref, inputs: list[Any], weight: np.ndarray
-    ) -> int:
-        transfer = ins.transfer()
-        count = elements(transfer.destination_index, inputs, destination.shape)
-        if count is None:
-            count = elements(transfer.source_index, inputs, source.shape)
-        if count is None:
-            self.note("a copy's size depends on data; counted in full", ins)
-            self.tally.dma_exact = False
-            count = np.array([math.prod(destination.shape)], np.int64)
-        if self.conditional:
-            self.tally.dma_exact = False
-        # eight elements are whole bytes for every dtype
-        return self._total(weight * (count * array_bytes((8,), source.dtype) // 8))
 
 
 def _merge(mask: np.ndarray, new: Any, old: Any) -> Any:
