@@ -32,7 +32,7 @@ def text_files() -> list[Path]:
 FORBIDDEN = {
     # folders of the machine that somebody happened to write this on
     "machine path": re.compile(
-        r"(?<![\w.])(/work/|/root/|/home/\w|/Users/\w|/opt/pypi|/opt/wheels)"
+        r"(?<![\w.])(/work/|/root/|/home/(?!me/)\w|/Users/\w|/opt/pypi|/opt/wheels)"
     ),
     # which index packages come from is the reader's business
     "registry address": re.compile(
