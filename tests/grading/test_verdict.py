@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -114,7 +115,19 @@ def test_html_is_well_formed_escaped_and_does_not_speak_by_colour_alone():
     assert any(a.get("aria-label") for _, a in parser.tags)
 
 
-def test_colours_have_contrast_on_white():
+def test_ladder_is_folded_into_the_page():
+    verdict = sample((True,) * 5)
+    rungs = [{"name": "speed of light", "seconds": 1e-6, "cause": "a < b", "advice": ""}]
+    steps = (*verdict.steps[:4], StepResult("fast", True, "", data={"v5e": {"rungs": rungs}}))
+    page = dataclasses.replace(verdict, steps=steps)._repr_html_()
+    parser = _Checker()
+    parser.feed(page)
+    assert parser.stack == []
+    assert "<details><summary>where the time goes on v5e" in page
+    assert "a &lt; b" in page
+
+
+def test_colours_have_contrast_with_white():
     from tpulab.grading.render import _COLOURS
 
     for colour in _COLOURS.values():

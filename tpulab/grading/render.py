@@ -6,12 +6,14 @@ import html
 import linecache
 import re
 import textwrap
+from collections.abc import Mapping
 
 from tpulab.grading.verdict import StepResult, Verdict
 
 _WORDS = {True: "passed", False: "FAILED", None: "–"}
 _MARKS = {True: "✓", False: "✗", None: "·"}
-# Okabe and Ito's palette: told apart with any colour vision, and dark enough on white
+# after Okabe and Ito: told apart with any colour vision, and dark enough behind white letters, so
+# that a light and a dark notebook both read well
 _COLOURS = {True: "#00664f", False: "#a63d00", None: "#5f6368"}
 _CELL = re.compile(r"ipykernel_\d+[/\\]|<ipython-input-")
 
@@ -76,7 +78,7 @@ def as_html(verdict: Verdict) -> str:
             verdict.headline,
         )
     rows = "".join(_row(step) for step in verdict.steps)
-    after = ""
+    after = _ladders(verdict)
     if verdict.interrupted:
         after += "<div>interrupted: nothing was lost; check again when you like</div>"
     if verdict.failed is not None and verdict.output.strip():
@@ -112,10 +114,34 @@ def _row(step: StepResult) -> str:
     return (
         "<tr style='vertical-align:top'>"
         f"<th scope='row' style='text-align:left;padding-right:1em'>{step.name}</th>"
-        f"<td style='text-align:left;color:{colour};white-space:nowrap;padding-right:1em'>"
-        f"<strong>{_MARKS[step.passed]} {word}</strong></td>"
+        "<td style='text-align:left;white-space:nowrap;padding-right:1em'>"
+        f"<span style='background:{colour};color:#fff;padding:0 .4em;border-radius:3px'>"
+        f"{_MARKS[step.passed]} {word}</span></td>"
         f"<td style='text-align:left'>{html.escape(step.summary)}{below}</td></tr>"
     )
+
+
+def _ladders(verdict: Verdict) -> str:
+    """Where the predicted time goes, folded, one table a chip."""
+    fast = next((step for step in verdict.steps if step.name == "fast"), None)
+    parts = []
+    for chip, row in fast.data.items() if fast is not None else ():
+        rungs = row.get("rungs") if isinstance(row, Mapping) else None
+        if not rungs:
+            continue
+        body = "".join(
+            f"<tr><th scope='row' style='text-align:left'>{html.escape(rung['name'])}</th>"
+            f"<td style='text-align:right'>{1e6 * rung['seconds']:,.1f}</td>"
+            f"<td style='text-align:left'>{html.escape(rung['cause'])}</td></tr>"
+            for rung in rungs
+        )
+        parts.append(
+            f"<details><summary>where the time goes on {html.escape(chip)}</summary><table>"
+            "<thead><tr><th scope='col' style='text-align:left'>rung</th>"
+            "<th scope='col'>µs</th><th scope='col' style='text-align:left'>cause</th></tr>"
+            f"</thead><tbody>{body}</tbody></table></details>"
+        )
+    return "".join(parts)
 
 
 def _frame(inner: str, label: str) -> str:
