@@ -68,6 +68,11 @@ function render({ model, el }) {
   const forth = document.createElement("button");
   back.textContent = "◀ step back";
   forth.textContent = "step on ▶";
+  for (const control of [slider, back, forth]) {
+    // keys belong to the control that has the focus; JupyterLab would fold headings with arrows.
+    // It looks for this on the element itself.
+    control.dataset.lmSuppressShortcuts = "true";
+  }
   controls.append(label, back, forth);
   const status = document.createElement("p");
   status.setAttribute("aria-live", "polite");

@@ -9,7 +9,7 @@ from tpulab.errors import UsageError
 from tpulab.visual.figure import Figure, seconds_text
 from tpulab.visual.svg import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, Drawing
 
-_LEFT, _WIDTH, _ROW = 132.0, 400.0, 44.0
+_LEFT, _WIDTH, _ROW = 132.0, 400.0, 50.0
 # one colour and one direction of hatching a rung, so that a bar is known by either
 _LOOKS = {
     "speed of light": (GREEN, None),
