@@ -56,5 +56,5 @@ def test_right_answers_reach_the_top(exercise, style):
     verdict = check(exercise.name, answer, quiet=True, record=False)
     assert [step.passed for step in verdict.steps] == [True] * 5, str(verdict)
     assert verdict.rung == exercise.rungs[-1].name, str(verdict)
-    assert verdict.top_rung
+    assert verdict.at_top
     assert set(verdict.predicted) == set(exercise.chips)

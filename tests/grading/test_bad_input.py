@@ -87,7 +87,13 @@ def test_scaffold_is_not_attempted():
     def empty(x, y):
         """Nothing yet."""
 
-    for function in (scaffold, empty):
+    def scaffold_kernel(x, y):
+        def kernel(x_ref, y_ref, out_ref):
+            raise NotImplementedError
+
+        return pl.pallas_call(kernel, out_shape=x)(x, y)
+
+    for function in (scaffold, empty, scaffold_kernel):
         verdict = verdict_on(function)
         assert not verdict.attempted
         assert verdict.failed is None

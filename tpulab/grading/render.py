@@ -110,7 +110,7 @@ def _row(step: StepResult) -> str:
             below += f"<div>at <code>{html.escape(place(step.where))}</code></div>"
         if step.hint:
             below += f"<div><strong>try</strong> {html.escape(step.hint)}</div>"
-    word = "failed" if step.passed is False else _WORDS[step.passed]
+    word = {True: "passed", False: "failed", None: "not judged"}[step.passed]
     return (
         "<tr style='vertical-align:top'>"
         f"<th scope='row' style='text-align:left;padding-right:1em'>{step.name}</th>"

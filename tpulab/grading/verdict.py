@@ -46,7 +46,7 @@ class Verdict:
         attempted: False for an untouched scaffold.
         interrupted: Ctrl-C ended the check.
         rung: name of the speed band that was reached, None before ``fast``.
-        top_rung: whether that is the highest band on every chip.
+        top_rung: whether that is the highest band, on the leading chip.
         predicted: seconds by chip.
         measured_seconds: on a TPU, the measured time; never in place of a prediction.
         output: what the learner's code printed.
@@ -92,6 +92,11 @@ class Verdict:
             and self.failed is None
             and any(step.passed for step in self.steps)
         )
+
+    @property
+    def at_top(self) -> bool:
+        """All five passed, with the highest rung on the leading chip."""
+        return self.passed and self.top_rung and all(step.passed for step in self.steps)
 
     @property
     def unavailable(self) -> tuple[StepResult, ...]:
