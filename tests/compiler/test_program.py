@@ -92,6 +92,7 @@ def test_source_lines_follow_the_source(compiler):
     assert lines("# moved\n" * 3 + source, "/somewhere/else.py") == ({7, 8}, True)
 
 
+@pytest.mark.slow
 def test_pieces_come_in_the_order_of_execution(compiler):
     program = compiler.compile(kernels.many_pieces, spec(256, 256), spec(256, 256), chip="v5e")
     pieces = program.pieces

@@ -26,7 +26,7 @@ _PRESSURE = re.compile(r"^Register pressure for vregs is (\d+)", re.MULTILINE)
 _VECTOR_REGISTER = re.compile(r"%v[\w.]*?_v(\d+)\b")
 
 
-# a source place as ``dumps`` leaves it: /work/kernel.py:13:22
+# a source place as ``dumps`` leaves it: /home/me/kernel.py:13:22
 _SOURCE = re.compile(r"(?<=[ :])(/[^*\n]*?\.py:\d+:\d+)(?= )")
 
 
