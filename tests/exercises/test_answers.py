@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
@@ -12,6 +13,7 @@ import pytest
 from tpulab.exercises import exercises
 from tpulab.exercises.model import STEPS
 from tpulab.grading import check
+from tpulab.grading.learning import solution_file
 
 HERE = Path(__file__).parent
 ALL = exercises()
@@ -58,3 +60,25 @@ def test_right_answers_reach_the_top(exercise, style):
     assert verdict.rung == exercise.rungs[-1].name, str(verdict)
     assert verdict.at_top
     assert set(verdict.predicted) == set(exercise.chips)
+
+
+def _functions_of_solution(exercise):
+    """The functions and imports of the lab's solution file, without running the notebook."""
+    file = solution_file(exercise)
+    assert file is not None
+    text = file.read_text("utf-8")
+    kept = [
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef))
+    ]
+    space: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(ast.Module(kept, []), str(file), "exec"), space)
+    return space
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=[e.name for e in ALL])
+def test_the_labs_own_solutions_answer_the_exercises(exercise):
+    answer = _functions_of_solution(exercise)[exercise.solution.partition(":")[2]]
+    verdict = check(exercise.name, answer, quiet=True, until="safe", record=False)
+    assert verdict.passed, str(verdict)

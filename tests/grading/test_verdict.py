@@ -12,6 +12,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tpulab.exercises import Case, get_exercise
 from tpulab.grading import StepResult, Verdict, check, check_file, shipping, store, wire
@@ -180,6 +182,35 @@ def test_messages_round_trip_and_refuse_damage():
     ):
         with pytest.raises(wire.MalformedMessageError):
             wire.unpack_arrays(bad, [bytes(8)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    header=st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=20), max_size=4),
+    blobs=st.lists(st.binary(max_size=200), max_size=5),
+    cut=st.integers(0, 400),
+)
+def test_any_message_round_trips_and_any_cut_is_noticed(header, blobs, cut):
+    import io
+
+    data = wire.encode(header, blobs)
+    assert wire.decode(io.BytesIO(data)) == (header, blobs)
+    if 0 < cut < len(data):
+        with pytest.raises(wire.MalformedMessageError):
+            wire.decode(io.BytesIO(data[:cut]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.binary(min_size=1, max_size=300))
+def test_noise_is_never_taken_for_more_than_a_message(data):
+    import io
+
+    stream = io.BytesIO(data)
+    try:
+        while wire.decode(stream) is not None:
+            pass
+    except wire.MalformedMessageError:
+        pass
 
 
 # ---- comparison

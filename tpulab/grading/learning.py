@@ -115,7 +115,8 @@ def solution_source(exercise: Exercise) -> str:
             last = next(
                 (i for i in range(end, len(lines)) if lines[i].startswith("# %%")), len(lines)
             )
-            cell = [line for line in lines[first:last] if not line.lstrip().startswith("### ")]
+            marks = ("### ", "# TODO(learner)")
+            cell = [line for line in lines[first:last] if not line.lstrip().startswith(marks)]
             return "\n".join(cell).strip() + "\n"
     raise TpulabError(f"{file.name} has no function {function}")
 

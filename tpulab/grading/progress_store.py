@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +156,8 @@ class ProgressStore:
 
     def _say(self, sentence: str) -> None:
         if self.notice is None:
-            warnings.warn(sentence, UserWarning, stacklevel=6)
+            # one line a person can act on; a Python warning would show this file's source
+            print(f"tpulab: {sentence}", file=sys.stderr)
         self.notice = sentence
 
     @contextlib.contextmanager
