@@ -82,11 +82,11 @@ class Judge:
             self.steps = [StepResult("legal", None, str(scaffold))]
         except KeyboardInterrupt:
             interrupted = True
+            self.speed.cancel()
         finally:
             if self._job is not None:
                 self._job.close()
                 output = self._job.output
-            self.speed.close()
         done = {step.name for step in self.steps}
         why = "interrupted" if interrupted else "comes after the step that failed"
         if attempted:

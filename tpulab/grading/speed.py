@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,7 +54,6 @@ class SpeedJudge:
         self.rung: str | None = None
         self.top_rung = False
         self.compiler_version: str | None = None
-        self._executor: ThreadPoolExecutor | None = None
         self._compiled: dict[str, Future[dict[str, Any]] | problems.Problem] = {}
         self._figures: dict[str, dict[str, Any]] = {}
         self._steps = 1
@@ -85,25 +85,27 @@ class SpeedJudge:
                 answer["error"], f"it is lowered for {chip}", limits
             )
             return
-        if self._executor is None:
-            # one chip's program is simulated while the next one's is compiled elsewhere
-            self._executor = ThreadPoolExecutor(2, thread_name_prefix="tpulab-compile")
-        self._compiled[chip] = self._executor.submit(
-            _figures, dict(answer["artifact"]), blobs[0] if blobs else b"", dict(kernel)
-        )
+        future: Future[dict[str, Any]] = Future()
+        self._compiled[chip] = future
+        fields, data = dict(answer["artifact"]), blobs[0] if blobs else b""
 
-    def close(self) -> None:
-        """Stop what is under way."""
-        pending = [f for f in self._compiled.values() if isinstance(f, Future) and not f.done()]
-        if self._executor is not None:
-            for future in pending:
-                future.cancel()
-            if any(future.running() for future in pending):
-                with contextlib.suppress(Exception):
-                    from tpulab.compiler import service
+        def work() -> None:
+            try:
+                future.set_result(_figures(fields, data, dict(kernel)))
+            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+                future.set_exception(error)
 
-                    service().cancel()
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        # one chip's program is simulated while the next one's is compiled elsewhere; daemons, so
+        # that after Ctrl-C nobody waits for a simulation that no one wants any more
+        threading.Thread(target=work, name=f"tpulab-compile-{chip}", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Stop what is under way. After a failure it may end by itself: the next check finds it."""
+        if any(isinstance(f, Future) and not f.done() for f in self._compiled.values()):
+            with contextlib.suppress(Exception):
+                from tpulab.compiler import service
+
+                service().cancel()
 
     def compiles(self) -> StepResult:
         """Whether every chip's compiler takes it, within VMEM."""
@@ -371,5 +373,5 @@ def _figures(
         # the description comes from the learner's process: a strange one costs the advice only
         with contextlib.suppress(TpulabError, AttributeError, KeyError, TypeError, ValueError):
             figures["rungs"] = _rungs(kernel, program, timeline, cycles)
-    store.remember(key, figures)
+        store.remember(key, figures)
     return figures

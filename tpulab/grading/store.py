@@ -29,11 +29,12 @@ def code_fingerprint() -> str:
     """SHA-256 of everything in tpulab that a verdict depends on."""
     package = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
-    for room in ("exercises", "grading", "hardware", "kernel", "compiler", "simulator"):
-        for file in sorted((package / room).rglob("*")):
-            if file.suffix in (".py", ".toml", ".json"):
-                with contextlib.suppress(OSError):
-                    digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
+    rooms = ("exercises", "grading", "hardware", "kernel", "roofline", "compiler", "simulator")
+    files = [file for room in rooms for file in sorted((package / room).rglob("*"))]
+    for file in [*files, *sorted(package.glob("ladder*"))]:
+        if file.suffix in (".py", ".toml", ".json"):
+            with contextlib.suppress(OSError):
+                digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
     return digest.hexdigest()
 
 
