@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,10 @@ from tpulab.simulator.memory import (
     AddressBook,
     Operand,
     Transfer,
-    flat_integers,
     operands_of,
     origins,
     transfer_of,
+    words,
 )
 from tpulab.simulator.opcodes import Kind, classify
 from tpulab.simulator.scalar import UNKNOWN, UnknownDecision, Untranslatable, helpers
@@ -89,6 +90,7 @@ class Machine:
         values: gives contents of integer operands: scalar prefetch and SMEM inputs.
         name: the piece's name, for messages.
         core: which core of the device it is.
+        layouts: how operands lie in memory, by index, in HLO's notation.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Machine:
         values: Values,
         name: str,
         core: int = 0,
+        layouts: Mapping[int, str] | None = None,
     ) -> None:
         self.constants = constants
         self.options = options
@@ -113,7 +116,8 @@ class Machine:
         self._origin = origins(listing, self.operands)
         self.memory: dict[int, Any] = {}
         self.scalars = {
-            index: flat_integers(array) for index, array in values(self.operands).items()
+            index: words(array, (layouts or {}).get(index, ""))
+            for index, array in values(self.operands).items()
         }
         self.warnings: list[str] = []
         self._refuse_what_leaves_the_chip()
@@ -153,7 +157,7 @@ class Machine:
                 values[operand.value] = str(operand.address)
             elif operand.index in self.scalars:
                 known = self.scalars[operand.index]
-                values[operand.value] = str(known[0] if known else 0)
+                values[operand.value] = str(known[0] if known and known[0] is not None else 0)
             else:
                 values[operand.value] = "UNKNOWN"
         try:
@@ -169,7 +173,9 @@ class Machine:
         self.warnings.extend(code.warnings)
         for operand in self.operands:
             if operand.space == "smem":
-                self._fill(operand.address, operand, operand.elements)
+                given = self.scalars.get(operand.index)
+                count = operand.elements if given is None else len(given)
+                self._fill(operand.address, operand, count)
         return code, careful
 
     def _refuse_what_leaves_the_chip(self) -> None:
@@ -198,12 +204,14 @@ class Machine:
         return False
 
     def _fill(self, address: int, operand: Operand | None, count: int, offset: int = 0) -> None:
+        """Put words of an operand into SMEM; what nobody knows is UNKNOWN."""
         known = self.scalars.get(operand.index) if operand is not None else None
         for position in range(count):
-            if known is None:
-                self.memory[address + position] = UNKNOWN
-            elif offset + position < len(known):
-                self.memory[address + position] = known[offset + position]
+            word: Any = UNKNOWN if known is None else None
+            if known is not None and 0 <= offset + position < len(known):
+                word = known[offset + position]
+            if word is not None:
+                self.memory[address + position] = word
 
     def _understand_transfers(self) -> list[Transfer | None]:
         found: list[Transfer | None] = []
@@ -371,13 +379,29 @@ class Machine:
         if transfer.target is None:
             return
         address = operands[transfer.target]
+        if address is UNKNOWN:
+            raise UnknownDecision
         operand = transfer.operand
-        if operand is not None and operand.dtype not in ("s32", "u32", "f32", "pred", "s8", "u8"):
+        offset: int | None = None
+        if operand is not None and transfer.source is not None:
+            offset = self._offset(operand, operands[transfer.source])
+        if offset is None:
             operand = None
-        count = size // 4
-        if operand is not None:
-            count = min(count, max(1, operand.elements))
-        self._fill(address, operand, count)
+        self._fill(address, operand, size // 4, offset or 0)
+
+    def _offset(self, operand: Operand, address: Any) -> int | None:
+        """How many 32-bit words into an operand an address points, or ``None``."""
+        if address is UNKNOWN:
+            return None
+        granule = self.constants.granule_bytes
+        known = self.scalars.get(operand.index)
+        limit = max(1, len(known) if known is not None else operand.elements) * 4
+        # Some generations count addresses in words of 512 bytes and shift them to granules.
+        for shift in (0, 4):
+            difference = address - (operand.address << shift)
+            if 0 <= difference * granule < limit:
+                return difference * granule // 4
+        return None
 
     def wait(
         self,

@@ -224,6 +224,9 @@ _VALU = {
     "vsub_high",
     "vpackc",
     "vf32",
+    "vmpackc",
+    "vmunpackc",
+    "vmpack",
 }
 
 

@@ -51,7 +51,7 @@ def simulate(
     for piece in program.pieces:
         values: Values = no_values
         if piece.kind == "kernel" and piece.has_listing:
-            values = calls.take(sum(o.is_input for o in operands_of(piece.listing)))
+            values = calls.take(operands_of(piece.listing))
         total.run_piece(piece, values)
     return total.timeline()
 
@@ -112,8 +112,9 @@ class _Total:
             return
         if not piece.calls_exact:
             self._warn(f"how often {piece.name} runs depends on data; {piece.calls} is a guess")
+        layouts = {index: shape.layout for index, shape in enumerate(piece.operand_shapes)}
         try:
-            self.run(piece.name, piece.kind, piece.listing, values, piece.calls)
+            self.run(piece.name, piece.kind, piece.listing, values, piece.calls, layouts)
         except SimulationRefused:
             if piece.kind == "kernel":
                 raise
@@ -178,7 +179,15 @@ class _Total:
         self.pieces.append(PieceTime(piece.name, piece.kind, start, self.time))
         self._warn(f"{piece.name} can't be run exactly; its time is that of moving its bytes")
 
-    def run(self, name: str, kind: str, listing: Listing, values: Values, times: int = 1) -> None:
+    def run(
+        self,
+        name: str,
+        kind: str,
+        listing: Listing,
+        values: Values,
+        times: int = 1,
+        layouts: Mapping[int, str] | None = None,
+    ) -> None:
         """Run a listing; more than once when the program calls it more than once."""
         left = max(0, self.options.max_events - len(self.events))
         options = self.options
@@ -191,7 +200,7 @@ class _Total:
         if cores < self.constants.cores and kind == "kernel":
             self._warn(f"{name} runs on one of the device's {self.constants.cores} cores")
         machines = [
-            Machine(listing, self.constants, options, start, values, name, core)
+            Machine(listing, self.constants, options, start, values, name, core, layouts)
             for core in range(cores)
         ]
         # Each core has its part of the bandwidth, so they do not slow each other down further.

@@ -7,6 +7,7 @@ operands, inputs. Their values come from the traced function, evaluated on the C
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,13 +54,27 @@ class CallValues:
         for call, (axes, values) in zip(kernel.calls, found, strict=True):
             self._calls.append((call, axes, values))
 
-    def take(self, inputs: int) -> Values:
-        """The values of the next call whose listing has so many inputs."""
+    def take(self, operands: Sequence[Operand]) -> Values:
+        """The values of the next call that a listing with these operands can be.
+
+        The compiler drops calls whose results nobody needs, so shapes decide, then order.
+        """
         for position, (call, axes, values) in enumerate(self._calls):
-            if len(axes) + len(call.scalar_prefetch) + len(call.inputs) == inputs:
+            if _fits(call, len(axes), operands):
                 del self._calls[position]
-                return lambda operands: _known(call, axes, values, operands)
+                return lambda wanted: _known(call, axes, values, wanted)
         return no_values
+
+
+def _fits(call: PallasCall, dynamic: int, operands: Sequence[Operand]) -> bool:
+    leading = dynamic + len(call.scalar_prefetch)
+    shapes = [operand.shape for operand in sorted(operands, key=lambda o: o.index)]
+    if len(shapes) != leading + len(call.inputs) + len(call.outputs):
+        return False
+    return all(
+        prod(shape) == prod(operand.shape)
+        for shape, operand in zip(shapes[leading:], call.operands, strict=True)
+    )
 
 
 def _known(
