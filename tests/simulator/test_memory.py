@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.simulator.helpers import load, program, store
-from tpulab.simulator.memory import needed_operands, operands_of, origins, transfer_of, words
+from tpulab.simulator.layout import words
+from tpulab.simulator.memory import needed_operands, operands_of, origins, transfer_of
 
 
 def test_without_a_layout_words_follow_each_other() -> None:

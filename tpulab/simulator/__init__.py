@@ -7,7 +7,7 @@ core waited for, bytes moved, and a trace for Perfetto.
 from __future__ import annotations
 
 from tpulab.simulator.constants import Constants, constants_for
-from tpulab.simulator.machine import Options, SimulationRefused
+from tpulab.simulator.options import Options, SimulationRefused
 from tpulab.simulator.running import simulate, simulate_listing
 from tpulab.simulator.timeline import Event, PieceTime, Timeline
 

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from tpulab.simulator.constants import constants_for
-from tpulab.simulator.machine import Options
+from tpulab.simulator.options import Options
 from tpulab.simulator.running import simulate
 
 DISPATCH_SECONDS = 110e-6

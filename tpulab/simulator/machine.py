@@ -5,78 +5,32 @@ from __future__ import annotations
 import time as clock
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tpulab.compiler.listing import Listing
-from tpulab.errors import TpulabError
 from tpulab.simulator import cost as costing
 from tpulab.simulator.codegen import Code, Generator
 from tpulab.simulator.constants import Constants
 from tpulab.simulator.dma import DeadlockError, DmaEngine
 from tpulab.simulator.flow import FlowError
+from tpulab.simulator.layout import words
 from tpulab.simulator.memory import (
     AddressBook,
     Operand,
     Transfer,
+    core_numbers,
     operands_of,
     origins,
     transfer_of,
-    words,
 )
 from tpulab.simulator.opcodes import Kind, classify
+from tpulab.simulator.options import Options, SimulationRefused
 from tpulab.simulator.scalar import UNKNOWN, UnknownDecision, Untranslatable, helpers
 from tpulab.simulator.scalars import Values
 from tpulab.simulator.timeline import Event
 
 _UNIT_ORDER = ("mxu", "vpu", "xlu", "eup", "load", "store", "scalar")
 _DECAYED_LIMIT = 50_000
-
-
-class SimulationRefused(TpulabError):
-    """A program that can't be run without guessing; ``reason`` says why in one sentence."""
-
-    def __init__(self, reason: str, *, why: str | None = None, hint: str | None = None) -> None:
-        super().__init__(reason, why=why, hint=hint)
-        self.reason = reason
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to simulate.
-
-    Attributes:
-        free_dma: transfers take no time, so that only the schedule counts.
-        max_events: how many events a timeline keeps.
-        remove: causes of stalls to leave out: ``"dma"`` is the same as ``free_dma``.
-        deadline_seconds: wall-clock time after which the simulation is given up.
-        bandwidth_scale: factor on the HBM bandwidth, for what-if questions.
-        max_cycles: simulated time after which the simulation is given up.
-    """
-
-    free_dma: bool = False
-    max_events: int = 20_000
-    remove: frozenset[str] = frozenset()
-    deadline_seconds: float = 60.0
-    bandwidth_scale: float = 1.0
-    max_cycles: float = 1e12
-
-
-def core_numbers(listing: Listing) -> list[str]:
-    """Values pushed towards the scalar core that hold the number of the core it runs on.
-
-    Where one device has two cores, a kernel asks for it (``vpush.ccrf``, ``vpop.ccrf``, ``vpush``,
-    ``spop``) to take its half of the grid.
-    """
-    numbers: set[str] = set()
-    pushed: list[str] = []
-    for bundle in listing.bundles:
-        for op in bundle.ops:
-            if op.opcode == "vpop.ccrf" and op.value:
-                numbers.add(op.value)
-            elif op.opcode == "vpush" and op.value and op.operands and op.operands[0] in numbers:
-                pushed.append(op.value)
-    return pushed
 
 
 class Machine:

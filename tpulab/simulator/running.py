@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tpulab.compiler.listing import Listing
 from tpulab.simulator.constants import Constants, constants_for
-from tpulab.simulator.machine import Machine, Options, SimulationRefused, core_numbers
-from tpulab.simulator.memory import operands_of
+from tpulab.simulator.machine import Machine
+from tpulab.simulator.memory import core_numbers, operands_of
+from tpulab.simulator.options import Options, SimulationRefused
 from tpulab.simulator.scalars import CallValues, Values, fixed_values, no_values
 from tpulab.simulator.timeline import Event, PieceTime, Timeline
 
