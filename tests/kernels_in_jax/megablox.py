@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental.pallas.ops.tpu.megablox import gmm as jax_gmm
 
 ROWS, DEPTH, COLUMNS = 4096, 2048, 2048
-TILING = (512, 1024, 1024)
+TILING = (512, 512, 512)
 # tokens routed to eight experts: unequal, one empty, one inside a single tile, none aligned
 GROUP_SIZES = (1100, 37, 0, 900, 256, 703, 1, 1099)
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm as jax_tgmm
 
 ROWS, DEPTH, COLUMNS = 4096, 2048, 2048
-TILING = (512, 1024, 1024)
+TILING = (512, 512, 512)
 GROUP_SIZES = (1100, 37, 0, 900, 256, 703, 1, 1099)
 
 

@@ -20,6 +20,7 @@ import pytest
 
 import tpulab
 from tpulab.kernel import TraceError
+from tpulab.kernel.legality import illegalities
 from tpulab.ladder import RUNGS, ladder
 
 from .traffic import Traffic, expected, must_read
@@ -47,6 +48,12 @@ def by_hand(name: str) -> Traffic:
     traffic = expected(name, scratch_outputs=SCRATCH_OUTPUTS)
     assert traffic is not None, f"no formula for {name}"
     return traffic
+
+
+@functools.cache
+def traced(name: str, chip: str) -> Any:
+    function, arguments = load(name)
+    return tpulab.trace(function, *arguments, chip=chip)
 
 
 @functools.cache
@@ -85,11 +92,17 @@ def test_every_kernel_in_jax_has_a_case() -> None:
 
 @pytest.mark.parametrize("name", ANSWERED)
 def test_traced_work_is_what_the_algorithm_says(name: str) -> None:
-    function, arguments = load(name)
-    kernel = tpulab.trace(function, *arguments)
+    kernel = traced(name, "v5e")
     traffic = by_hand(name)
     assert (kernel.hbm_read_bytes, kernel.hbm_written_bytes) == (traffic.read, traffic.written)
     assert kernel.mxu_flops == traffic.mxu_flops
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.endswith("_tuned")])
+def test_legality_rules_raise_no_false_alarm(name: str) -> None:
+    """All of these run on TPUs every day."""
+    for chip in CHIPS:
+        assert illegalities(traced(name, "v5e"), chip) == ()
 
 
 @pytest.mark.parametrize("chip", CHIPS)

@@ -230,7 +230,7 @@ def _metadata() -> int:
 
 
 def _gmm() -> Traffic:
-    """Depth is innermost with two tiles, so every step fetches both factors."""
+    """Depth is innermost with several tiles, so every step fetches both factors."""
     tm, tk, tn = megablox.TILING
     steps = (megablox.COLUMNS // tn) * _visits(with_empty=False) * (megablox.DEPTH // tk)
     read = steps * (tm * tk + tk * tn) * BF16 + _metadata()
