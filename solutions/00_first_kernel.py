@@ -42,9 +42,9 @@
 # time. Stuck? `tpulab.hint("first_kernel.add")` gives the next hint.
 
 # %% tags=["parameters"]
-chip = "v5e"
-device = "cpu"
-effort = "full"
+chip = "v5e"  # your kernels are compiled and predicted for this one
+device = "cpu"  # "tpu" on a machine that has one: checks then measure as well
+effort = "full"  # "quick" asks no second chip
 
 # %% tags=["imports"]
 import jax
@@ -64,7 +64,8 @@ grading.warm()
 # ## Predict
 #
 # Commit to three numbers before you run anything. You add `x` and `y`, both `float32[8192, 1024]`,
-# in blocks of 512 rows. The v5e reads and writes HBM at 819 GB/s
+# in blocks of 512 rows. Write them into the cell (or run `predictions.form()` in a cell of your own for
+# fields to fill in); at the end they stand beside the outcome. The v5e reads and writes HBM at 819 GB/s
 # ([Google Cloud, TPU v5e](https://cloud.google.com/tpu/docs/v5e)).
 
 # %% nbgrader={"grade": false, "grade_id": "first_kernel-predict", "locked": false, "schema_version": 3, "solution": true, "task": false}

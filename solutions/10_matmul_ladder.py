@@ -23,9 +23,9 @@
 # | Target chip | TPU v5e; the last check also asks a v6e |
 
 # %% tags=["parameters"]
-chip = "v5e"
-device = "cpu"
-effort = "full"
+chip = "v5e"  # your kernels are compiled and predicted for this one
+device = "cpu"  # "tpu" on a machine that has one: checks then measure as well
+effort = "full"  # "quick" asks no second chip
 
 # %% tags=["imports"]
 import jax
