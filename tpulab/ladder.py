@@ -82,7 +82,9 @@ def ladder(
         )
     times = _measurements(measured, chips)
     from tpulab.compiler import compile_many, compiler_version
+    from tpulab.kernel.tracing import normalise_arguments
 
+    given, arguments = arguments, normalise_arguments(arguments)
     version = compiler_version()
     kernels: dict[str, Any] = {}
     refused: dict[str, Refusal] = {}
@@ -103,6 +105,7 @@ def ladder(
             times.get(one.name),
             version,
             _name_of(function),
+            arguments,
         )
         for one in chips
     }
@@ -111,7 +114,7 @@ def ladder(
         function=_name_of(function),
         arguments=tuple(str(a) for a in known.arguments)
         if known is not None
-        else tuple(_argument_text(a) for a in arguments),
+        else tuple(_argument_text(a) for a in given),
         compiler_version=version,
         chips=answers,
     )
@@ -188,6 +191,7 @@ def _answer(
     measured: float | None,
     version: str | None,
     function: str,
+    arguments: tuple[Any, ...],
 ) -> ChipLadder:
     """A chip's ladder from what the earlier rooms gave, or why there is none."""
     timeline = None
@@ -198,7 +202,7 @@ def _answer(
         program = None
     elif program is not None:
         try:
-            timeline, compute = simulate_for_ladder(program, kernel)
+            timeline, compute = simulate_for_ladder(program, kernel, arguments)
         except TpulabError as error:
             refusal = Refusal("simulate", str(error)[:REASON_LIMIT])
         except Exception as error:  # noqa: BLE001 - one chip's defect must not cost the others

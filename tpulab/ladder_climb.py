@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -22,15 +22,22 @@ _SAME_TRAFFIC = 0.2
 _SAME_PRODUCTS = 0.5
 
 
-def simulate_for_ladder(program: Any, kernel: Any) -> tuple[Any, float]:
-    """The timeline, and the cycles that the kernels' instructions take without any transfer."""
+def simulate_for_ladder(
+    program: Any, kernel: Any, arguments: Sequence[Any] | None = None
+) -> tuple[Any, float]:
+    """The timeline, and the cycles that the kernels' instructions take without any transfer.
+
+    Args:
+        arguments: the function's, with the values that decide what its kernels do.
+    """
     from tpulab.simulator import Options, simulate
 
-    timeline = simulate(program, kernel=kernel)
+    timeline = simulate(program, kernel=kernel, arguments=arguments)
     if not any(_is_xla(piece) for piece in timeline.pieces):
         return timeline, timeline.compute_cycles
     # waits inside XLA's operations are not told apart from the kernels': run without transfers
-    alone = simulate(program, kernel=kernel, options=Options(free_dma=True, max_events=0))
+    free = Options(free_dma=True, max_events=0)
+    alone = simulate(program, kernel=kernel, arguments=arguments, options=free)
     cycles = sum(
         piece.end_cycle - piece.start_cycle for piece in alone.pieces if not _is_xla(piece)
     )

@@ -160,6 +160,36 @@ def test_round_trip_through_bytes():
             Artifact.from_bytes(damaged)
 
 
+def test_text_arguments():
+    assert lower(kernels.add_one, "f32[8,128]").key == lower(kernels.add_one, spec(8, 128)).key
+    with pytest.raises(TpulabError, match="as an argument"):
+        lower(kernels.add_one, "f32[8")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_changed_global_is_noticed_in_jitted_functions(wrapped):
+    """JAX keeps traces by function; a constant changed in another cell must not go unnoticed."""
+    from jax.experimental import pallas as pl
+
+    settings = {"factor": 2.0}
+
+    def body(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * settings["factor"]
+
+    @jax.jit
+    def jitted(x):
+        return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    def outer(x):
+        return jitted(x)
+
+    function = outer if wrapped else jitted
+    first = lower(function, spec(8, 128)).key
+    assert lower(function, spec(8, 128)).key == first
+    settings["factor"] = 3.0
+    assert lower(function, spec(8, 128)).key != first
+
+
 def test_importing_the_room_imports_no_jax_and_lowering_loads_no_compiler():
     code = """
 import sys, tpulab.compiler

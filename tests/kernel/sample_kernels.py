@@ -313,3 +313,24 @@ def on_cores(cores: int) -> Callable[[jax.Array], jax.Array]:
         return pl.kernel(kernel, out_type=like(x), mesh=mesh, scratch_types=scratch)(x)
 
     return double
+
+
+def repeats(counts: Any, x: Any) -> Any:
+    """Adds a block to itself as often as a number in SMEM says."""
+
+    def body(counts_ref: Any, x_ref: Any, out_ref: Any) -> None:
+        def again(_: Any, total: Any) -> Any:
+            return total + x_ref[...]
+
+        out_ref[...] = jax.lax.fori_loop(0, counts_ref[1], again, jnp.zeros_like(x_ref[...]))
+
+    return pl.pallas_call(
+        body,
+        grid=(4,),
+        in_specs=[
+            pl.BlockSpec(memory_space=pltpu.SMEM),
+            pl.BlockSpec((8, 128), lambda i: (i, 0)),
+        ],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+    )(counts, x)

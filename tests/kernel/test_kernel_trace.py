@@ -541,3 +541,50 @@ def test_a_kernel_can_be_sent_to_another_process(published: Kernel) -> None:
     assert copy.jaxpr is None
     assert copy.mxu_flops == published.mxu_flops
     assert copy.calls[0].moves("out").sum() == 64
+
+
+def test_values_of_an_input_in_smem_decide_loops() -> None:
+    known = trace(samples.repeats, "i32[2]=[9,3]", "f32[32,128]")
+    assert known.vpu_flops == 3 * 32 * 128
+    assert known.notes == ()
+    unknown = trace(samples.repeats, "i32[2]", "f32[32,128]")
+    assert unknown.vpu_flops == 32 * 128
+    assert "depends on data" in unknown.notes[0]
+
+
+def test_text_arguments_in_containers() -> None:
+    kernel = trace(lambda pair: samples.repeats(*pair), ("i32[2]=[9,3]", "f32[32,128]"))
+    assert kernel.vpu_flops == 3 * 32 * 128
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_changed_global_is_noticed_in_jitted_functions(wrapped: bool) -> None:
+    """JAX keeps traces by function; a block size changed in another cell must not go unnoticed."""
+    settings = {"block": 256, "terms": 1}
+
+    def body(x_ref: Any, out_ref: Any) -> None:
+        value = x_ref[...]
+        for _ in range(settings["terms"]):
+            value = value + 1.0
+        out_ref[...] = value
+
+    @jax.jit
+    def jitted(x: Any) -> Any:
+        rows = settings["block"]
+        return pl.pallas_call(
+            body,
+            grid=(x.shape[0] // rows,),
+            in_specs=[pl.BlockSpec((rows, 128), lambda i: (i, 0))],
+            out_specs=pl.BlockSpec((rows, 128), lambda i: (i, 0)),
+            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        )(x)
+
+    def outer(x: Any) -> Any:
+        return jitted(x)
+
+    function = outer if wrapped else jitted
+    assert trace(function, "f32[1024,128]").calls[0].grid == (4,)
+    settings["block"] = 64
+    assert trace(function, "f32[1024,128]").calls[0].grid == (16,)
+    settings["terms"] = 3
+    assert trace(function, "f32[1024,128]").vpu_flops == 3 * 1024 * 128

@@ -162,6 +162,26 @@ def test_the_stored_error_is_what_is_predicted_now(row_id: str) -> None:
     assert accuracy.predict(row).error == pytest.approx(stored["error"], abs=0.03)
 
 
+@pytest.mark.needs_libtpu
+def test_text_arguments_go_all_the_way() -> None:
+    function, arguments = matmul(512, 256)
+    text = ladder(function, "bf16[512,512]", "bf16[512,512]")
+    assert text.refusal is None
+    assert text.to_json() == ladder(function, *arguments).to_json()
+
+
+@pytest.mark.needs_libtpu
+def test_values_of_an_input_in_smem_reach_the_simulator() -> None:
+    from tests.kernel.sample_kernels import repeats
+
+    few = ladder(repeats, "i32[2]=[0,1]", "f32[32,128]")
+    many = ladder(repeats, "i32[2]=[0,4000]", "f32[32,128]")
+    assert few.refusal is None
+    assert many.refusal is None
+    # one float32 tile a bundle at best, four grid steps
+    assert many.predicted_seconds > 4 * 4000 / 1.5e9 > 2 * few.predicted_seconds
+
+
 def test_a_function_without_a_kernel_is_refused_with_a_reason() -> None:
     result = ladder(lambda x: x + 1, "f32[8,128]", chip=["v5e", "7x"])
     data = result.to_json()

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ _NAME_OF_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 _PLACE_OF_LOCATION = re.compile(r'"([^"]+)":(\d+):(\d+)')
 # the fake registry entry below is process-wide state of JAX
 _registry_lock = threading.RLock()
+_meshes = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def lower(
 
     Args:
         function: a JAX function; it may hold any number of ``pallas_call`` and may be jitted.
-        arguments: arrays or ``jax.ShapeDtypeStruct``, mixed; only shapes and dtypes are used.
+        arguments: arrays, ``jax.ShapeDtypeStruct`` or text like ``"bf16[4096,4096]"``, mixed; only
+            shapes and dtypes are used.
         chip: name or :class:`tpulab.hardware.Chip`.
         mesh: for functions that take their mesh from the context (``jax.shard_map`` without
             ``mesh=``): a mapping of axis name to size, or a JAX mesh. A function that brings its
@@ -137,6 +140,8 @@ def lower(
         else:
             own_mesh = False
         if own_mesh:
+            # here nothing keeps JAX from giving the trace that it made of a jitted function before
+            getattr(function, "clear_cache", lambda: None)()
             exported, axes = attempt(_pretend_host_is(target))
         data = bytes(exported.serialize())
     except Exception as error:
@@ -200,9 +205,14 @@ def _spec(leaf: Any) -> Any:
         )
     if isinstance(leaf, (bool, int, float, complex, numpy.generic)):
         return leaf
+    if isinstance(leaf, str):
+        from tpulab.kernel.arguments import parse_argument
+
+        return _spec(parse_argument(leaf))
     raise UsageError(
         f"an argument of type {type(leaf).__name__} is not an array",
-        hint="pass arrays or jax.ShapeDtypeStruct(shape, dtype); bind the rest with partial",
+        hint="pass arrays, jax.ShapeDtypeStruct(shape, dtype) or text like 'bf16[4096,4096]'; bind "
+        "the rest with partial",
     )
 
 
@@ -220,7 +230,9 @@ def _target_mesh(chip: Chip, mesh: Any) -> Iterator[None]:
     )
     if mesh is None:
         shape: tuple[int, ...] = (1,)
-        names: tuple[Any, ...] = ("_chip",)
+        # JAX keeps the traces of jitted functions by function and mesh: a mesh that never was makes
+        # it look at the function's globals again
+        names: tuple[Any, ...] = (f"_chip{next(_meshes)}",)
         types: tuple[Any, ...] | None = (AxisType.Auto,)
     elif isinstance(mesh, Mapping):
         shape, names = tuple(mesh.values()), tuple(mesh)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -39,6 +40,7 @@ _DEVICES = {
 
 Literal = jex_core.Literal
 _REGISTRY_LOCK = threading.RLock()
+_MESHES = itertools.count()
 
 
 def open_jaxpr(jaxpr: Any) -> Any:
@@ -165,8 +167,10 @@ def tracing_for(chip: str, *, patch_registry: bool = False) -> Iterator[None]:
         from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
 
         device = AbstractDevice(device_kind=device_kind, num_cores=cores, platform="tpu")
-        # automatic axes leave no trace in the types of the values
-        mesh = AbstractMesh((1,), ("tpulab",), (AxisType.Auto,), abstract_device=device)
+        # automatic axes leave no trace in the types of the values; JAX keeps the traces of jitted
+        # functions by function and mesh, so a mesh that never was makes it look at globals again
+        name = f"tpulab{next(_MESHES)}"
+        mesh = AbstractMesh((1,), (name,), (AxisType.Auto,), abstract_device=device)
         with use_abstract_mesh(mesh):
             yield
         return

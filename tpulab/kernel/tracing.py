@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,8 @@ from tpulab.kernel.traffic import make_operand, whole_refs
 
 #: Grid steps beyond which a call is not described: the arrays of what moves would fill the memory.
 MOST_STEPS = 1 << 22
+#: Elements of an input in SMEM beyond which its values are not looked at.
+_MOST_SMEM_ELEMENTS = 1 << 20
 
 
 class TraceError(TpulabError):
@@ -95,8 +97,13 @@ def function_name(function: Any) -> str:
 
 
 def normalise_arguments(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Text arguments parsed, everything else as it is."""
-    return tuple(parse_argument(a) if isinstance(a, str) else a for a in arguments)
+    """Text arguments parsed, in containers too; everything else as it is."""
+    return tuple(
+        jax.tree_util.tree_map(
+            lambda leaf: parse_argument(leaf) if isinstance(leaf, str) else leaf, argument
+        )
+        for argument in arguments
+    )
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -156,6 +163,8 @@ def _stage_for(function: Callable[..., Any], shapes: tuple[Any, ...], chip: str)
         # a mesh of the function's own (shard_map) does not go together with ours
         if "mesh" not in str(error).lower() and "Unsupported TPU" not in str(error):
             raise
+    # here nothing keeps JAX from giving the trace that it made of a jitted function before
+    getattr(function, "clear_cache", lambda: None)()
     with jax_internals.tracing_for(chip, patch_registry=True):
         return jax_internals.make_jaxpr(function, shapes)
 
@@ -286,7 +295,8 @@ def describe_call(
                     "every step that may move a block counts as moving one"
                 ] = None
             into.append(operand)
-    counter, refs = _count(structure, coordinates, grid, names, prefetched)
+    smem = _smem_values(structure, operands)
+    counter, refs = _count(structure, coordinates, grid, names, prefetched, smem)
     notes.update(counter.notes)
     tally = counter.tally
     scratch = tuple(
@@ -325,6 +335,21 @@ def describe_call(
         notes=tuple(notes),
         facts=facts_of(counter, refs),
     )
+
+
+def _smem_values(
+    structure: jax_internals.CallStructure, operands: Sequence[Lazy]
+) -> dict[int, np.ndarray]:
+    """Known values of inputs that lie in SMEM as a whole, by position among the inputs."""
+    first = structure.dynamic_bounds + structure.num_index_operands
+    found: dict[int, np.ndarray] = {}
+    for position, mapping in enumerate(structure.inputs):
+        small = math.prod(mapping.array_shape) <= _MOST_SMEM_ELEMENTS
+        if mapping.memory_space == "smem" and mapping.trivial and small:
+            value = operands[first + position]()
+            if value is not None:
+                found[position] = np.asarray(value)
+    return found
 
 
 def _semantics(structure: jax_internals.CallStructure, rank: int) -> tuple[str, ...]:
@@ -387,15 +412,20 @@ def _count(
     grid: tuple[int, ...],
     names: Sequence[str],
     prefetch: tuple[np.ndarray | None, ...],
+    smem: Mapping[int, np.ndarray],
 ) -> tuple[Counter, list[Any]]:
     def fresh(values: tuple[np.ndarray | None, ...]) -> list[Ref]:
-        return whole_refs(structure, tuple(names), values)
+        return whole_refs(structure, tuple(names), values, smem)
 
     programs = Programs()
     refs = fresh(prefetch)
     rest = structure.vmapped_dims, programs, structure.axis_names
     counter = Counter(coordinates, grid, *rest)
     counter.count(structure.kernel, refs)
+    if any(
+        ref.role == "input" and ref.table is not None and ref.written is not None for ref in refs
+    ):
+        return _count(structure, coordinates, grid, names, prefetch, {})
     # prefetched values that the kernel overwrites hold for its first step only
     overwritten = any(ref.role == "prefetch" and ref.written is not None for ref in refs)
     many = coordinates.shape[0] > 1

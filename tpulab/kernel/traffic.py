@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -213,8 +214,14 @@ def whole_refs(
     structure: jax_internals.CallStructure,
     names: tuple[str, ...],
     prefetch: tuple[np.ndarray | None, ...],
+    smem: Mapping[int, np.ndarray],
 ) -> list[Ref]:
-    """The kernel's parameters in order: scalar prefetch, inputs, outputs, scratch."""
+    """The kernel's parameters in order: scalar prefetch, inputs, outputs, scratch.
+
+    Args:
+        prefetch: values of the scalar-prefetch operands. smem: of inputs that lie in SMEM as a
+            whole, by position among the inputs.
+    """
     kernel = jax_internals.open_jaxpr(structure.kernel)
     variables = kernel.invars
     first_input = structure.num_index_operands
@@ -237,6 +244,9 @@ def whole_refs(
             if ref.table is not None:
                 ref.table = np.array(ref.table)
                 ref.table_known = np.ones(ref.table.shape, bool)
+        elif role == "input" and position - first_input in smem:
+            ref.table = np.array(smem[position - first_input])
+            ref.table_known = np.ones(ref.table.shape, bool)
         elif ref.space == "smem" and role == "scratch" and all(ref.shape):
             ref.follow_contents()
         refs.append(ref)
