@@ -23,7 +23,7 @@ from tpulab.kernel import TraceError
 from tpulab.kernel.legality import illegalities
 from tpulab.ladder import RUNGS, ladder
 
-from .traffic import Traffic, expected, must_read
+from .traffic import Traffic, expected, must_read, xla_may_add
 
 HERE = Path(__file__).parent
 CHIPS = ("v5e", "v6e")
@@ -168,7 +168,7 @@ def test_program_moves_what_the_algorithm_must_move(name: str, chip: str) -> Non
     written = sum(result.size * result.dtype.itemsize for result in results)
     assert written <= moved
     assert must_read(name) <= moved - written
-    assert moved <= 2 * total
+    assert moved <= 2 * total + xla_may_add(name)
 
 
 @pytest.mark.needs_libtpu

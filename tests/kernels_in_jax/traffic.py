@@ -307,3 +307,13 @@ def must_read(name: str) -> int:
         "threefry_bits_padded": 0,
     }
     return arguments[name]
+
+
+def xla_may_add(name: str) -> int:
+    """Bytes that XLA's own operations move around a kernel, where they are not small."""
+    if name != "paged_attention_int8":
+        return 0
+    # the wrapper broadcasts the scales of every page, used or not, to the head size
+    m = paged_attention_int8
+    tokens = 2 * m.KV_HEADS * m.BATCH * m.PAGES_PER_SEQUENCE * m.PAGE
+    return tokens * (m.HEAD * F32 + F32)
