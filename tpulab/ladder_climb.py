@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ def simulate_for_ladder(
     """
     from tpulab.simulator import Options, simulate
 
+    program = with_traced_counts(program, kernel)
     timeline = simulate(program, kernel=kernel, arguments=arguments)
     if not any(_is_xla(piece) for piece in timeline.pieces):
         return timeline, timeline.compute_cycles
@@ -42,6 +44,36 @@ def simulate_for_ladder(
         piece.end_cycle - piece.start_cycle for piece in alone.pieces if not _is_xla(piece)
     )
     return timeline, cycles
+
+
+def with_traced_counts(program: Any, kernel: Any) -> Any:
+    """The program with its loops counted as the traced function runs its kernels.
+
+    Only loops of which the compiled program does not say how often they run are affected: their
+    bounds are arguments, whose values the trace knows.
+    """
+    unknown = [piece for piece in getattr(program, "kernels", ()) if not piece.calls_exact]
+    if kernel is None or not unknown:
+        return program
+    waiting = list(kernel.calls)
+    counts: dict[str, int] = {}
+    for piece in program.kernels:
+        # the compiler reorders calls and drops those that nobody needs: shapes decide, then order
+        call = next((call for call in waiting if _same_arrays(piece, call)), None)
+        if call is not None:
+            waiting.remove(call)
+            counts[piece.name] = call.times
+    return program.with_call_counts(counts)
+
+
+def _same_arrays(piece: Any, call: Any) -> bool:
+    """Whether a compiled kernel's arrays can be those of a traced call."""
+    read = [math.prod(shape.shape) for shape in piece.operand_shapes]
+    made = [math.prod(shape.shape) for shape in piece.result_shapes]
+    inputs = [math.prod(operand.shape) for operand in call.inputs]
+    outputs = [math.prod(operand.shape) for operand in call.outputs]
+    # grid bounds and scalar prefetch come before the inputs
+    return read[len(read) - len(inputs) :] == inputs and made == outputs
 
 
 def _is_xla(piece: Any) -> bool:
@@ -101,7 +133,7 @@ def climb(
         cycles=timeline.cycles if done else None,
         hbm_bytes=timeline.hbm_read_bytes + timeline.hbm_written_bytes if done else None,
         stall_seconds=causes.stall_seconds(timeline) if done else None,
-        vmem_bytes=program.vmem.used_bytes if program is not None else None,
+        vmem_bytes=_vmem_bytes(program),
         spills=program.spills if program is not None else None,
         limiting_unit=timeline.limiting_unit if done else None,
         warnings=tuple(dict.fromkeys(str(sentence) for sentence in warnings)),
@@ -111,6 +143,13 @@ def climb(
         program=program,
         timeline=timeline,
     )
+
+
+def _vmem_bytes(program: Any) -> int | None:
+    """VMEM that the kernels use; None when the compiler did not say."""
+    if program is None or not getattr(program.vmem, "reported", True):
+        return None
+    return int(program.vmem.used_bytes)
 
 
 def _faster_than_light(timeline: Any, light: float, kernel: Any) -> Refusal | None:

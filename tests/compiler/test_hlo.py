@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpulab.compiler.hlo import ArrayShape, parse_module, parse_shapes
+from tpulab.compiler.hlo import parse_module
 from tpulab.compiler.program import parse_deduplication
 from tpulab.compiler.reports import parse_slot_use, parse_vmem_report
+from tpulab.compiler.shapes import ArrayShape, parse_shapes
 
 LOOP = """HloModule jit_f, is_scheduled=true
 
@@ -64,6 +65,86 @@ def test_a_noted_trip_count_is_believed():
     )
     (found,) = [entry for entry in parse_module(text).scheduled() if entry[0].name == "work"]
     assert found[2:] == (12, True)
+
+
+SCAN = """HloModule jit_scan, is_scheduled=true
+
+%body (arg: (s32[], f32[8], s32[], s32[])) -> (s32[], f32[8], s32[], s32[]) {
+  %arg = (s32[]{:T(128)}, f32[8]{0:T(128)}, s32[]{:T(128)}, s32[]{:T(128)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%arg), index=0
+  %i.copy = s32[]{:T(128)S(6)} copy(%i)
+  %step = s32[]{:T(128)} get-tuple-element(%arg), index=2
+  %next = s32[]{:T(128)} add(%step, %i.copy)
+  %limit = s32[]{:T(128)} get-tuple-element(%arg), index=3
+  %x = f32[8]{0:T(128)} get-tuple-element(%arg), index=1
+  %work = f32[8]{0:T(128)} custom-call(%x), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"a\\": 1"
+}}, metadata={op_name="f"}
+  %after = f32[8]{0:T(128)} fusion(%work), kind=kLoop, calls=%inside
+  ROOT %out = (s32[]{:T(128)}, f32[8]{0:T(128)}, s32[]{:T(128)}, s32[]{:T(128)}) tuple(%next, %after, %step, LIMIT)
+}
+
+%condition (arg.1: (s32[], f32[8], s32[], s32[])) -> pred[] {
+  %arg.1 = (s32[]{:T(128)}, f32[8]{0:T(128)}, s32[]{:T(128)}, s32[]{:T(128)}) parameter(0)
+  %i.1 = s32[]{:T(128)} get-tuple-element(%arg.1), index=0
+  %limit.1 = s32[]{:T(128)} get-tuple-element(%arg.1), index=3
+  ROOT %less = pred[]{:T(512)} compare(%i.1, %limit.1), direction=LT
+}
+
+ENTRY %main (x.1: f32[8]) -> f32[8] {
+  %x.1 = f32[8]{0:T(128)} parameter(0)
+  %zero = s32[]{:T(128)} constant(0)
+  %one = s32[]{:T(128)} constant(1)
+  %many = s32[]{:T(128)} constant(16)
+  %copy = s32[]{:T(128)} copy(%zero)
+  %init = (s32[]{:T(128)}, f32[8]{0:T(128)}, s32[]{:T(128)}, s32[]{:T(128)}) tuple(%copy, %x.1, %one, %many)
+  %while.1 = (s32[]{:T(128)}, f32[8]{0:T(128)}, s32[]{:T(128)}, s32[]{:T(128)}) while(%init), condition=%condition, body=%body
+  ROOT %result = f32[8]{0:T(128)} get-tuple-element(%while.1), index=1
+}, execution_thread="main"
+"""  # noqa: E501 - as the compiler writes it
+
+
+def test_a_scan_whose_constants_travel_in_its_tuple():
+    """Counter behind a copy, step and limit as elements that the body hands on unchanged."""
+    found = list(parse_module(SCAN.replace("LIMIT", "%limit")).scheduled())
+    called = {entry[0].name: entry[2:] for entry in found}
+    assert called["work"] == called["after"] == (16, True)
+    moved = list(parse_module(SCAN.replace("LIMIT", "%next")).scheduled())
+    assert {entry[0].name: entry[2:] for entry in moved}["work"] == (1, False)
+
+
+def test_a_loop_counted_from_outside():
+    module = parse_module(SCAN.replace("LIMIT", "%next"))
+    (found,) = [e for e in module.scheduled({"while.1": 5}) if e[0].name == "work"]
+    assert found[2:] == (5, True)
+    (found,) = [e for e in module.scheduled_in_loops() if e[0].name == "work"]
+    assert found[2:] == (1, ("while.1",), True)
+
+
+def test_attributes_over_several_lines_do_not_end_a_computation():
+    body = parse_module(SCAN.replace("LIMIT", "%limit")).computations["body"]
+    assert [instruction.name for instruction in body][-3:] == ["work", "after", "out"]
+    assert body[-3].is_kernel
+
+
+def test_bytes_with_padding():
+    (narrow,) = parse_shapes("f32[4096,8]{1,0:T(8,128)S(1)}")
+    assert narrow.padded_bytes == 4096 * 128 * 4
+    (turned,) = parse_shapes("bf16[100,8]{0,1:T(8,128)(2,1)}")
+    assert turned.padded_bytes == 8 * 128 * 2
+    (scalar,) = parse_shapes("s32[]{:T(128)S(6)}")
+    assert scalar.padded_bytes == 512
+    assert ArrayShape("f32", (3, 5)).padded_bytes == 60
+
+
+def test_a_kernel_on_arrays_in_vmem_does_not_use_zero_bytes():
+    arrays = parse_shapes("f32[4096,8]{1,0:T(8,128)S(1)} f32[8,128]{1,0:T(8,128)}")
+    page = 'const DATA = {"hlo_breakdowns": {}}'
+    report = parse_vmem_report(page, {"f": ""}, 1 << 24, {"f": arrays})
+    assert report.reported
+    assert report.used_bytes == report.by_piece["f"] == 2 << 20
+    assert [(a.kind, a.size_bytes) for a in report.allocations] == [("array", 2 << 20)]
+    assert not parse_vmem_report("", {"f": ""}, 1 << 24).reported
 
 
 def test_text_without_an_entry_is_refused():

@@ -151,9 +151,10 @@ def test_remote_copies_over_a_mesh(compiler, chip):
         assert [shape.shape for shape in kernel.operand_shapes] == [(8, 128)]
         assert "dma.general" in kernel.listing_text or "vsyncadd" in kernel.listing_text
         # arguments lie where shard_map wants them: XLA adds no collective and no slice, at most
-        # an asynchronous copy into VMEM
+        # copies between HBM and VMEM
         assert {piece.opcode for piece in program.pieces} <= {
             "custom-call",
+            "copy",
             "copy-start",
             "copy-done",
         }

@@ -182,6 +182,54 @@ def test_values_of_an_input_in_smem_reach_the_simulator() -> None:
     assert many.predicted_seconds > 4 * 4000 / 1.5e9 > 2 * few.predicted_seconds
 
 
+def _loop(kind: str):
+    """A kernel that runs seven times, or as often as an argument says."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+
+    def body(x_ref, out_ref):
+        out_ref[...] = x_ref[...] + 1.0
+
+    def once(x):
+        block = pl.BlockSpec((256, 1024), lambda i: (i, 0))
+        return pl.pallas_call(
+            body,
+            grid=(8,),
+            in_specs=[block],
+            out_specs=block,
+            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        )(x)
+
+    def scan(count, x):
+        rows = jnp.zeros((7, *x.shape), x.dtype)
+        return jax.lax.scan(lambda carry, row: (once(carry + row), None), x, rows + x)[0]
+
+    def fori(count, x):
+        return jax.lax.fori_loop(0, count[0], lambda _, carry: once(carry), x)
+
+    def plain(count, x):
+        return once(x)
+
+    return {"scan": scan, "fori": fori, "plain": plain}[kind]
+
+
+@pytest.mark.needs_libtpu
+@pytest.mark.parametrize("kind", ["scan", "fori"])
+def test_a_loop_around_a_kernel_counts_every_iteration(kind: str) -> None:
+    arguments = ("i32[1]=[7]", "f32[2048,1024]")
+    plain = ladder(_loop("plain"), *arguments)
+    result = ladder(_loop(kind), *arguments)
+    assert result.refusal is None
+    assert not [w for w in result.warnings if "guess" in w]
+    kernels = [p for p in result.timeline.pieces if p.kind == "kernel"]
+    (alone,) = [p for p in plain.timeline.pieces if p.kind == "kernel"]
+    spent = sum(p.end_cycle - p.start_cycle for p in kernels)
+    # XLA keeps some iterations' arrays in VMEM, where they move faster
+    assert spent > 2.5 * (alone.end_cycle - alone.start_cycle)
+    assert result.predicted_seconds >= result.bound_seconds
+
+
 def test_a_function_without_a_kernel_is_refused_with_a_reason() -> None:
     result = ladder(lambda x: x + 1, "f32[8,128]", chip=["v5e", "7x"])
     data = result.to_json()

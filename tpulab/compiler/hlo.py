@@ -8,8 +8,10 @@ so the order of the lines is the order of execution.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from tpulab.compiler.shapes import ArrayShape, parse_shapes
 
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%(?P<name>[^\s(]+) \(.*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(?P<root>ROOT )?%(?P<name>\S+) = (?P<rest>.+)$")
@@ -21,8 +23,9 @@ _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _INDEX = re.compile(r"\bindex=(\d+)")
 _DIRECTION = re.compile(r"\bdirection=(\w+)")
-_ARRAY = re.compile(r"(?P<dtype>[a-z]\w*)\[(?P<dims>[\d,<=]*)\](?P<layout>\{[^{}]*\})?")
-_SPACE = re.compile(r"S\((\d+)\)")
+_END = re.compile(r"^\}(,.*)?\s*$")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_MOST_CONTINUATIONS = 100
 
 # opcodes that cost nothing on the chip: names for values that are already there
 FREE_OPCODES = frozenset(
@@ -39,44 +42,6 @@ FREE_OPCODES = frozenset(
         "add-dependency",
     }
 )
-_MEMORY_SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 5: "host", 6: "smem"}
-
-
-@dataclass(frozen=True)
-class ArrayShape:
-    """An array in HLO text.
-
-    Attributes:
-        dtype: HLO's name, e.g. ``"bf16"``.
-        shape: the dimensions.
-        memory_space: ``"hbm"``, ``"vmem"``, ``"smem"``, ``"sflag"``, ``"host"`` or ``"S(n)"``.
-        layout: the layout text, e.g. ``"{1,0:T(8,128)(2,1)}"``.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    memory_space: str = "hbm"
-    layout: str = ""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the values, without the padding to tiles; sub-byte types are packed."""
-        bits = dtype_bits(self.dtype)
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return (count * bits + 7) // 8
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
-
-
-def dtype_bits(name: str) -> int:
-    """Bits of one element of an HLO type; ``pred`` takes a byte. 0 for tokens and opaque types."""
-    if name == "pred":
-        return 8
-    match = re.match(r"[a-z]+(\d+)", name)
-    return int(match[1]) if match else 0
 
 
 @dataclass(frozen=True)
@@ -123,19 +88,42 @@ class Module:
         """One instruction by name."""
         return next((i for i in self.computations.get(computation, ()) if i.name == name), None)
 
-    def scheduled(self) -> Iterator[tuple[Instruction, str, int, bool]]:
+    def scheduled(
+        self, trips: Mapping[str, int] | None = None
+    ) -> Iterator[tuple[Instruction, str, int, bool]]:
         """Instructions that do work, in the order of execution, loops unrolled to a count.
+
+        Args:
+            trips: how often loops run for which the text does not say it, by name.
 
         Yields:
             ``(instruction, computation, calls, exact)``. ``calls`` is how often it runs in all;
             ``exact`` is False when that depends on data (a while loop without a known trip count,
             counted once; a branch of a conditional, counted as if taken).
         """
-        yield from self._walk(self.entry, 1, True, 0)
+        for instruction, computation, calls, loops, certain in self.scheduled_in_loops(trips):
+            yield instruction, computation, calls, certain and not loops
+
+    def scheduled_in_loops(
+        self, trips: Mapping[str, int] | None = None
+    ) -> Iterator[tuple[Instruction, str, int, tuple[str, ...], bool]]:
+        """As :meth:`scheduled`, with the names of the loops around it that could not be counted.
+
+        Yields:
+            ``(instruction, computation, calls, loops, certain)``; ``certain`` is False in a branch
+            that depends on data.
+        """
+        yield from self._walk(self.entry, 1, (), True, trips or {}, 0)
 
     def _walk(
-        self, computation: str, calls: int, exact: bool, depth: int
-    ) -> Iterator[tuple[Instruction, str, int, bool]]:
+        self,
+        computation: str,
+        calls: int,
+        loops: tuple[str, ...],
+        certain: bool,
+        given: Mapping[str, int],
+        depth: int,
+    ) -> Iterator[tuple[Instruction, str, int, tuple[str, ...], bool]]:
         if depth > 32:
             return
         for instruction in self.computations.get(computation, ()):
@@ -143,100 +131,117 @@ class Module:
                 continue
             if instruction.opcode == "while":
                 trips = self.trip_count(computation, instruction)
+                if trips is None:
+                    trips = given.get(instruction.name)
                 yield from self._walk(
                     instruction.called.get("body", ""),
                     calls * (1 if trips is None else trips),
-                    exact and trips is not None,
+                    loops if trips is not None else (*loops, instruction.name),
+                    certain,
+                    given,
                     depth + 1,
                 )
             elif instruction.opcode == "conditional":
                 for role, called in instruction.called.items():
                     if role.startswith(("branch", "true", "false")):
-                        yield from self._walk(called, calls, False, depth + 1)
+                        yield from self._walk(called, calls, loops, False, given, depth + 1)
             elif instruction.opcode == "call":
                 called = instruction.called.get("to_apply") or instruction.called.get("calls", "")
-                yield from self._walk(called, calls, exact, depth + 1)
+                yield from self._walk(called, calls, loops, certain, given, depth + 1)
             else:
-                yield instruction, computation, calls, exact
+                yield instruction, computation, calls, loops, certain
 
     def trip_count(self, computation: str, loop: Instruction) -> int | None:
         """How often a while loop's body runs, when the text says so.
 
         Either XLA noted it, or the loop counts a tuple element from a constant, by a constant,
-        while it is less than a constant. None otherwise.
+        while it is less than a constant. A constant may come through copies, or as an element of
+        the loop's tuple that its body hands on unchanged. None otherwise.
         """
         if match := _TRIP_COUNT.search(loop.text):
             return int(match[1])
         condition = self.computations.get(loop.called.get("condition", ""), ())
         body = self.computations.get(loop.called.get("body", ""), ())
-        compare = next((i for i in condition if i.is_root and i.opcode == "compare"), None)
-        if compare is None or len(compare.operands) != 2:
-            return None
-        names = {i.name: i for i in condition}
-        counter, bound = (names.get(name) for name in compare.operands)
-        direction = _DIRECTION.search(compare.text)
-        if (
-            counter is None
-            or bound is None
-            or direction is None
-            or direction[1] not in ("LT", "LE")
-        ):
-            return None
-        limit = _constant(bound)
-        position = counter.index if counter.opcode == "get-tuple-element" else None
-        if limit is None or position is None:
-            return None
-        start = self._start_of(computation, loop, position)
-        step = _step_of(body, position)
-        if start is None or not step or step < 0:
-            return None
-        end = limit + (direction[1] == "LE")
-        return max(0, -(-(end - start) // step))
+        inside, names = _by_name(body), _by_name(condition)
+        start = self._start(computation, loop)
+        next_values = _root_operands(inside)
 
-    def _start_of(self, computation: str, loop: Instruction, position: int) -> int | None:
-        """The constant that a loop's tuple element starts from, through copies."""
-        names = {i.name: i for i in self.computations[computation]}
-        initial = names.get(loop.operands[0]) if loop.operands else None
-        if initial is None or initial.opcode != "tuple" or position >= len(initial.operands):
+        def element(value: Instruction | None) -> int | None:
+            return value.index if value is not None and value.opcode == _ELEMENT else None
+
+        def constant(scope: Mapping[str, Instruction], name: str) -> int | None:
+            value = _source(scope, name)
+            position = element(value)
+            if position is not None and position < len(next_values):
+                # handed on unchanged from iteration to iteration
+                if element(_source(inside, next_values[position])) != position:
+                    return None
+                value = start(position)
+            return _constant(value) if value is not None else None
+
+        compare = next((i for i in condition if i.is_root), None)
+        if compare is None or compare.opcode != "compare" or len(compare.operands) != 2:
             return None
-        value = names.get(initial.operands[position])
-        for _ in range(8):
-            if value is None:
-                return None
-            if value.opcode == "constant":
-                return _constant(value)
-            if value.opcode not in ("copy", "bitcast", "copy-done", "copy-start"):
-                return None
-            value = names.get(value.operands[0]) if value.operands else None
-        return None
+        direction = _DIRECTION.search(compare.text)
+        position = element(_source(names, compare.operands[0]))
+        limit = constant(names, compare.operands[1])
+        if position is None or position >= len(next_values) or limit is None:
+            return None
+        if direction is None or direction[1] not in ("LT", "LE"):
+            return None
+        begin = start(position)
+        first = _constant(begin) if begin is not None else None
+        added = _source(inside, next_values[position])
+        if first is None or added is None or added.opcode != "add":
+            return None
+        step = None
+        for own, other in (added.operands, added.operands[::-1]):
+            if element(_source(inside, own)) == position:
+                step = constant(inside, other)
+        if step is None or step <= 0:
+            return None
+        return max(0, -(-(limit + (direction[1] == "LE") - first) // step))
+
+    def _start(self, computation: str, loop: Instruction) -> Callable[[int], Instruction | None]:
+        """Where the elements of a loop's tuple come from, by position."""
+        outside = _by_name(self.computations.get(computation, ()))
+        initial = outside.get(loop.operands[0]) if loop.operands else None
+        values = initial.operands if initial is not None and initial.opcode == "tuple" else ()
+        return lambda position: (
+            _source(outside, values[position]) if position < len(values) else None
+        )
+
+
+_ELEMENT = "get-tuple-element"
+# operations whose result is what goes in
+_SAME = ("copy", "bitcast", "copy-done", "copy-start")
+
+
+def _by_name(instructions: Iterable[Instruction]) -> dict[str, Instruction]:
+    return {instruction.name: instruction for instruction in instructions}
+
+
+def _root_operands(names: Mapping[str, Instruction]) -> tuple[str, ...]:
+    """What a computation that ends in a tuple gives."""
+    root = next((i for i in names.values() if i.is_root), None)
+    return root.operands if root is not None and root.opcode == "tuple" else ()
+
+
+def _source(names: Mapping[str, Instruction], name: str) -> Instruction | None:
+    """The instruction that makes a value, looked for behind copies."""
+    for _ in range(16):
+        value = names.get(name)
+        if value is None or value.opcode not in _SAME or not value.operands:
+            return value
+        name = value.operands[0]
+    return None
 
 
 def _constant(instruction: Instruction) -> int | None:
+    if instruction.opcode != "constant":
+        return None
     match = re.search(r"constant\((-?\d+)\)", instruction.text)
     return int(match[1]) if match else None
-
-
-def _step_of(body: tuple[Instruction, ...], position: int) -> int | None:
-    """By how much a loop body increases a tuple element."""
-    names = {i.name: i for i in body}
-    root = next((i for i in body if i.is_root), None)
-    if root is None or root.opcode != "tuple" or position >= len(root.operands):
-        return None
-    value = names.get(root.operands[position])
-    while value is not None and value.opcode in ("copy", "bitcast") and value.operands:
-        value = names.get(value.operands[0])
-    if value is None or value.opcode != "add":
-        return None
-    constant, counter = None, None
-    for name in value.operands:
-        operand = names.get(name)
-        if operand is None:
-            return None
-        if operand.opcode == "constant":
-            constant = _constant(operand)
-        elif operand.opcode == "get-tuple-element":
-            counter = operand.index
-    return constant if counter == position else None
 
 
 def parse_module(text: str) -> Module:
@@ -248,13 +253,13 @@ def parse_module(text: str) -> Module:
     computations: dict[str, list[Instruction]] = {}
     entry = ""
     current: list[Instruction] | None = None
-    for line in text.splitlines():
+    for line in _whole_lines(text):
         if current is None:
             if match := _COMPUTATION.match(line):
                 current = computations.setdefault(match["name"], [])
                 if match["entry"]:
                     entry = match["name"]
-        elif line.startswith("}"):
+        elif _END.match(line):
             current = None
         elif match := _INSTRUCTION.match(line):
             instruction = _parse_instruction(match["name"], match["rest"], bool(match["root"]))
@@ -263,6 +268,28 @@ def parse_module(text: str) -> Module:
     if not entry:
         raise ValueError("the HLO text has no entry computation")
     return Module(entry, {name: tuple(found) for name, found in computations.items()})
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """The lines of a text; attributes that go over several lines are joined to their instruction.
+
+    ``frontend_attributes={kernel_metadata={`` is followed by lines of JSON and one of ``}}, ...``.
+    """
+    lines = iter(text.splitlines())
+    for line in lines:
+        if _INSTRUCTION.match(line):
+            depth = _open_braces(line)
+            for _ in range(_MOST_CONTINUATIONS):
+                more = next(lines, None) if depth > 0 else None
+                if more is None:
+                    break
+                line, depth = f"{line} {more}", depth + _open_braces(more)
+        yield line
+
+
+def _open_braces(text: str) -> int:
+    bare = _QUOTED.sub("", text)
+    return bare.count("{") - bare.count("}")
 
 
 def _parse_instruction(name: str, rest: str, is_root: bool) -> Instruction | None:
@@ -314,22 +341,3 @@ def _closing(text: str, start: int) -> int:
             if depth == 0:
                 return position
     return len(text)
-
-
-def parse_shapes(text: str) -> tuple[ArrayShape, ...]:
-    """The arrays in the text of a shape or tuple of shapes."""
-    shapes = []
-    for match in _ARRAY.finditer(text):
-        dims = match["dims"]
-        layout = match["layout"] or ""
-        space = _SPACE.search(layout)
-        number = int(space[1]) if space else 0
-        shapes.append(
-            ArrayShape(
-                match["dtype"],
-                tuple(int(part.lstrip("<=")) for part in dims.split(",") if part),
-                _MEMORY_SPACES.get(number, f"S({number})"),
-                layout,
-            )
-        )
-    return tuple(shapes)

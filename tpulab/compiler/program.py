@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tpulab.compiler.dumps import TOP_LEVEL
-from tpulab.compiler.hlo import ArrayShape, Instruction, Module, parse_module
+from tpulab.compiler.hlo import Instruction, Module, parse_module
 from tpulab.compiler.reports import (
     NO_SLOTS,
     SlotUse,
@@ -18,6 +18,7 @@ from tpulab.compiler.reports import (
     parse_slot_use,
     parse_vmem_report,
 )
+from tpulab.compiler.shapes import ArrayShape
 
 if TYPE_CHECKING:
     from tpulab.compiler.listing import Listing
@@ -41,6 +42,8 @@ class Piece:
         hlo_instruction: the HLO line.
         calls: how often it runs in one call of the program.
         calls_exact: False when that depends on data and ``calls`` is a guess.
+        uncounted_loops: names of the loops around it for which the compiled program does not say
+            how often they run; each counts as one iteration.
         operand_shapes: shapes, dtypes and memory spaces of what it reads.
         result_shapes: of what it makes.
         listing_name: whose listing it runs; equal pieces share one. None for operations that the
@@ -57,6 +60,7 @@ class Piece:
     result_shapes: tuple[ArrayShape, ...]
     listing_name: str | None
     _texts: Mapping[str, bytes] = field(repr=False, compare=False)
+    uncounted_loops: tuple[str, ...] = ()
     _moved: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -138,6 +142,7 @@ class Program:
         from_cache: whether it was read from the cache.
         texts: everything the compiler wrote, compressed, by ``<kind>/<piece>``.
         moved: where source places of a cached listing are now.
+        trips: how often loops run for which the program does not say it, by name.
         warnings: sentences, e.g. that the cache could not be written.
     """
 
@@ -153,6 +158,7 @@ class Program:
     texts: Mapping[str, bytes] = field(repr=False, compare=False)
     moved: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     warnings: tuple[str, ...] = ()
+    trips: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     @cached_property
     def hlo_text(self) -> str:
@@ -174,9 +180,25 @@ class Program:
         """Kernels and XLA's operations in the order of execution."""
         shared = parse_deduplication(_text(self.texts, f"deduplication-map/{TOP_LEVEL}"))
         found = []
-        for instruction, computation, calls, exact in self.hlo.scheduled():
-            found.append(self._piece(instruction, computation, calls, exact, shared))
+        for step in self.hlo.scheduled_in_loops(self.trips):
+            instruction, computation, calls, loops, certain = step
+            piece = self._piece(instruction, computation, calls, certain and not loops, shared)
+            found.append(replace(piece, uncounted_loops=loops))
         return tuple(found)
+
+    def with_call_counts(self, counts: Mapping[str, int]) -> Program:
+        """The program with loops counted from how often kernels in them run.
+
+        Args:
+            counts: how often a kernel runs in all, by the name of its piece. Of nested loops that
+                could not be counted the innermost gets all of it.
+        """
+        trips = {
+            piece.uncounted_loops[-1]: max(0, counts[piece.name] // max(1, piece.calls))
+            for piece in self.kernels
+            if piece.uncounted_loops and piece.name in counts
+        }
+        return replace(self, trips={**self.trips, **trips}) if trips else self
 
     def _piece(
         self,
@@ -224,6 +246,7 @@ class Program:
             _text(self.texts, "vmem"),
             {piece.name: piece.hlo_instruction for piece in self.kernels},
             self.default_vmem_limit_bytes,
+            {piece.name: (*piece.operand_shapes, *piece.result_shapes) for piece in self.kernels},
         )
 
     @property

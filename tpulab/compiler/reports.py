@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from tpulab.compiler.shapes import ArrayShape
 
 _SCOPED_CONFIG = re.compile(r'"(used_)?scoped_memory_configs": ?\[([^\]]*)\]')
 _SCOPED_SIZE = re.compile(r'"memory_space": ?"1".*?"size": ?"(\d+)"')
@@ -22,7 +24,8 @@ class Allocation:
         size_bytes: size of all its buffers together, with padding.
         buffers: how many buffers (2 when a window is double buffered).
         padding_bytes: how much of the size is padding to whole tiles.
-        kind: ``"input window"``, ``"output window"``, ``"scratch"``, ``"spill"``, ``"other"``.
+        kind: ``"input window"``, ``"output window"``, ``"scratch"``, ``"spill"``, ``"array"``,
+            ``"other"``.
     """
 
     tag: str
@@ -39,11 +42,14 @@ class VmemReport:
 
     Attributes:
         used_bytes: the most that any Pallas kernel of the program uses at once, spills included.
+            For a kernel that the compiler lists no memory for, the arrays that XLA put into VMEM:
+            it works on them where they are.
         limit_bytes: what that kernel may use (its ``vmem_limit_bytes`` or the chip's default).
         capacity_bytes: what the core has; None when the compiler does not say.
         spill_bytes: what of it holds spilled registers.
         allocations: of the kernel that uses most.
         by_piece: used bytes of every kernel.
+        reported: False when the compiler said nothing, so that the zeros mean nothing.
     """
 
     used_bytes: int
@@ -52,6 +58,7 @@ class VmemReport:
     spill_bytes: int
     allocations: tuple[Allocation, ...]
     by_piece: Mapping[str, int] = field(default_factory=dict)
+    reported: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,10 @@ def parse_slot_use(text: str) -> SlotUse:
 
 
 def parse_vmem_report(
-    html: str, kernels: Mapping[str, str], default_limit_bytes: int
+    html: str,
+    kernels: Mapping[str, str],
+    default_limit_bytes: int,
+    arrays: Mapping[str, Sequence[ArrayShape]] | None = None,
 ) -> VmemReport:
     """Read the data of the compiler's VMEM page.
 
@@ -105,20 +115,29 @@ def parse_vmem_report(
         html: the page.
         kernels: HLO instruction text of every kernel, by name.
         default_limit_bytes: what a kernel may use when it asks for nothing else.
+        arrays: what every kernel reads and makes, by name.
     """
     data = _page_data(html)
     capacity = (data.get("global_info") or {}).get("vmem_capacity")
     breakdowns = data.get("hlo_breakdowns") or {}
     worst: tuple[int, str] = (0, "")
     by_piece: dict[str, int] = {}
+    in_place: dict[str, list[Allocation]] = {}
     for name in kernels:
         blocks = (breakdowns.get(name) or {}).get("blocks") or []
         used = sum(
             block.get("block_size", 0) for block in blocks if block.get("block_type") == "SCOPED"
         )
+        if not used:
+            in_place[name] = [
+                _array_in_place(shape)
+                for shape in (arrays or {}).get(name, ())
+                if shape.memory_space == "vmem"
+            ]
+            used = sum(allocation.size_bytes for allocation in in_place[name])
         by_piece[name] = used
         worst = max(worst, (used, name))
-    allocations: list[Allocation] = []
+    allocations: list[Allocation] = in_place.get(worst[1], [])
     for block in (breakdowns.get(worst[1]) or {}).get("blocks") or []:
         if block.get("block_type") == "SCOPED":
             allocations.extend(_allocation(entry) for entry in block.get("allocations") or [])
@@ -129,6 +148,14 @@ def parse_vmem_report(
         spill_bytes=sum(a.size_bytes for a in allocations if a.kind == "spill"),
         allocations=tuple(allocations),
         by_piece=by_piece,
+        reported=bool(data),
+    )
+
+
+def _array_in_place(shape: ArrayShape) -> Allocation:
+    size = shape.padded_bytes
+    return Allocation(
+        "array in VMEM", str(shape), size, 1, max(0, size - shape.size_bytes), "array"
     )
 
 
