@@ -58,8 +58,12 @@ def test_solution_was_executed(lab: Lab) -> None:
     cells = json.loads(lab.solution.read_text(encoding="utf-8"))["cells"]
     counts = [cell["execution_count"] for cell in cells if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1)), "run `tpulab release --execute`"
-    kinds = {output["output_type"] for cell in cells for output in cell.get("outputs", ())}
-    assert "error" not in kinds
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    assert "error" not in {output["output_type"] for output in outputs}
+    # a refused ladder is a calm sentence, and pictures are not compared: it must not slip in here
+    shown = "\n".join(map(plain_text, outputs))
+    for sentence in ("no ladder", "not attempted", "not judged"):
+        assert sentence not in shown
 
 
 @each_lab
