@@ -26,13 +26,13 @@ def gmm(rows: jax.Array, weights: jax.Array, group_sizes: jax.Array) -> jax.Arra
 
 def gmm_backward(
     rows: jax.Array, weights: jax.Array, group_sizes: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Gradients for rows and weights: gmm with transposed weights, and tgmm."""
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """A training step's loss and gradients: gmm, gmm with transposed weights, and tgmm."""
 
     def loss(rows: jax.Array, weights: jax.Array) -> jax.Array:
         return gmm(rows, weights, group_sizes).astype(jnp.float32).sum()
 
-    return jax.grad(loss, argnums=(0, 1))(rows, weights)
+    return jax.value_and_grad(loss, argnums=(0, 1))(rows, weights)
 
 
 def make_args() -> tuple[Any, ...]:

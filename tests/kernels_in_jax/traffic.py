@@ -274,7 +274,7 @@ def expected(name: str, *, scratch_outputs: bool) -> Traffic | None:
         "paged_attention_int8": lambda: _paged(paged_attention_int8, I8 + F32, BF16),
         "ragged_paged_attention": _ragged,
         "gmm": _gmm,
-        "gmm_backward": lambda: _gmm() + _tgmm(),
+        "gmm_backward": lambda: _gmm() + _gmm() + _tgmm(),
         "tgmm": _tgmm,
         "threefry_bits": lambda: Traffic(2 * 4, bits, 0),
         "threefry_bits_padded": lambda: Traffic(2 * 4, 1024 * 2048 * 4, 0),
