@@ -1,4 +1,4 @@
-"""Errors that a person can act on: what happened, where, why the machine refuses it, what to try."""
+"""Errors that a person can act on: what happened, where, why it is refused, what to try."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ class TpulabError(Exception):
         if self.hint:
             lines.append(f"  try:   {self.hint}")
         return "\n".join(lines)
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the sentence is the news, and a stack of our frames is not."""
+        return str(self).splitlines()
 
 
 class UsageError(TpulabError):

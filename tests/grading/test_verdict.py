@@ -70,7 +70,7 @@ def test_highest_failed_and_headline():
     everything = sample((True,) * 5)
     assert everything.passed
     assert everything.highest == "fast"
-    assert "all five passed, rung: five per cent" in everything.headline
+    assert "all five passed: five per cent" in everything.headline
     partial = sample((True, True, True, None, None))
     assert partial.passed
     assert partial.highest == "safe"
@@ -388,6 +388,11 @@ def test_file_problems(tmp_path):
     assert verdict.failed is not None
     assert "broken.py" in str(verdict)
     path.write_text("def subtract(x, y):\n    return x\n")
+    with pytest.raises(TpulabError, match="broken.py has no function add") as error:
+        check_file("first_kernel.add", str(path), quiet=True)
+    assert "broken.py:subtract" in str(error.value)
+    # a name that only running the file would bind is left to the run
+    path.write_text("from os.path import *\n")
     verdict = check_file("first_kernel.add", str(path), quiet=True, until="legal", record=False)
     assert verdict.failed is not None
     assert "add" in str(verdict)

@@ -75,11 +75,13 @@ _BLOCK_SUSPECTS = (
         "the blocks of the inputs do not belong together: one index map runs another way",
         "give both inputs and the output the same index map, lambda i: (i, 0)",
         _rows_reversed_by_block,
+        "index map",
     ),
     Suspect(
         "every step reads the first block: the index map does not use the grid index",
         "let the index map return the grid index, lambda i: (i, 0)",
         _first_block_everywhere,
+        "index map",
     ),
 )
 

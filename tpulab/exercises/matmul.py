@@ -318,6 +318,7 @@ GRID = _matmul(
     cases=(
         Case("two blocks each way", _product(256, 256, 256), ("random", "ramp", "identity")),
         Case("a deep sum", _product(128, 1024, 256), ("random", "extremes")),
+        Case("odd numbers of blocks", _product(384, 640, 384), ("random",)),
     ),
     faithful=_product(256, 384, 256),
     speed=_product(1024, 1024, 1024),
@@ -351,6 +352,7 @@ BF16_SCRATCH = _matmul(
     cases=(
         Case("two blocks each way", _product(256, 256, 256), ("random", "ramp", "identity")),
         Case("a deep sum", _product(128, 2048, 256), ("random",)),
+        Case("odd numbers of blocks", _product(384, 640, 384), ("random",)),
     ),
     faithful=_product(256, 384, 256),
     speed=_product(1024, 1024, 1024),

@@ -107,11 +107,14 @@ class Suspect:
         compute: what the result would be with this mistake, in float64, from the float64
             arguments and the block shape of each operand (inputs, then outputs; None where the
             kernel has another number of operands). Returns None when it does not apply.
+        at: the line that is shown with it: the kernel's "store" or "sum", or the call's "grid" or
+            "index map".
     """
 
     mistake: str
     hint: str
     compute: Callable[[tuple[np.ndarray, ...], tuple[tuple[int, ...], ...]], np.ndarray | None]
+    at: str = "store"
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from tpulab.errors import TpulabError, UsageError
 from tpulab.exercises import Exercise, get_exercise
 from tpulab.exercises.model import STEPS
 from tpulab.grading import display, host, shipping, store
-from tpulab.grading.judge import Judge, failed
-from tpulab.grading.problems import Problem
+from tpulab.grading.judge import Judge
+from tpulab.grading.problems import Problem, failed
 from tpulab.grading.progress_store import progress_store
 from tpulab.grading.sandbox import Limits
 from tpulab.grading.shipping import Shipment
@@ -31,6 +31,7 @@ def check(
     until: str = "fast",
     cache: bool = True,
     record: bool = True,
+    diagnose: bool = True,
 ) -> Verdict:
     """Judge an answer: legal, correct, safe, compiles, fast.
 
@@ -47,6 +48,7 @@ def check(
         until: the last step to judge.
         cache: take a verdict that the same code has passed with before.
         record: write the attempt down in the progress file.
+        diagnose: say which mistake it is, where, and what to try; else only what was seen.
 
     Returns:
         The verdict, also when the answer crashes, hangs or is interrupted.
@@ -57,7 +59,7 @@ def check(
     """
     exercise = get_exercise(name)
     targets = _targets(exercise, chips, until)
-    listener = display.listener(quiet)
+    listener = _listener(quiet, diagnose)
     if not callable(function):
         problem = Problem(
             f"this is a {type(function).__name__}, not a function",
@@ -80,6 +82,7 @@ def check(
         cache,
         record,
         function,
+        diagnose,
     )
 
 
@@ -95,6 +98,7 @@ def check_file(
     until: str = "fast",
     cache: bool = True,
     record: bool = True,
+    diagnose: bool = True,
 ) -> Verdict:
     """As :func:`check`, for a function in a file that this process only reads.
 
@@ -104,7 +108,7 @@ def check_file(
         function: the function, when the path does not say it.
 
     Raises:
-        TpulabError: there is no such file; and as :func:`check`.
+        TpulabError: there is no such file, or no such function in it; and as :func:`check`.
     """
     exercise = get_exercise(name)
     targets = _targets(exercise, chips, until)
@@ -117,14 +121,20 @@ def check_file(
         exercise,
         shipment,
         targets,
-        display.listener(quiet),
+        _listener(quiet, diagnose),
         limits,
         seed,
         until,
         cache,
         record,
         None,
+        diagnose,
     )
+
+
+def _listener(quiet: bool, diagnose: bool) -> display.Listener:
+    listener = display.listener(quiet)
+    return listener if diagnose else display.SymptomsOnly(listener)
 
 
 def warm() -> None:
@@ -179,6 +189,7 @@ def _judge(
     cache: bool,
     record: bool,
     function: Callable[..., Any] | None,
+    diagnose: bool,
 ) -> Verdict:
     key = _key(exercise, shipment, chips, until) if cache else None
     known = store.cached(key) if key else None
@@ -203,7 +214,8 @@ def _judge(
         from tpulab.grading import measuring
 
         verdict = measuring.with_measurement(verdict, exercise, function)
-    listener.end(verdict)
+    shown = verdict if diagnose else verdict.undiagnosed
+    listener.end(shown)
     if record and verdict.attempted and not verdict.interrupted:
         failed_step = verdict.failed
         progress_store().record(
@@ -216,7 +228,7 @@ def _judge(
             predicted=verdict.predicted,
             label=shipment.label,
         )
-    return verdict
+    return shown
 
 
 def _key(exercise: Exercise, shipment: Shipment, chips: tuple[str, ...], until: str) -> str | None:

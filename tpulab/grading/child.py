@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import inspect
 import os
 import re
 import sys
@@ -41,6 +42,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     while isinstance(original, TpulabError) and isinstance(original.__cause__, Exception):
         original = original.__cause__
     frames: list[list[Any]] = []
+    during: dict[str, Any] = {}
     innermost_is_learners = False
     seen: set[int] = set()
     current: BaseException | None = error
@@ -54,6 +56,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
             innermost = is_learners(code.co_filename)
             if innermost:
                 found.append([code.co_filename, traceback.tb_lineno, code.co_name])
+            during = _called_for(traceback.tb_frame) or during
             traceback = traceback.tb_next
         if current is original:
             innermost_is_learners = innermost
@@ -66,6 +69,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "message": str(original)[:_MAX_TEXT],
         "frames": frames[-_MAX_FRAMES:],
         "innermost_is_learners": innermost_is_learners,
+        "during": during,
     }
     for name in ("what", "why", "hint", "where", "message", "stage"):
         value = getattr(error, name, None)
@@ -79,6 +83,22 @@ def describe_error(error: BaseException) -> dict[str, Any]:
             if getattr(explanation, name, None)
         } | {"matched": bool(getattr(explanation, "matched", False))}
     return described
+
+
+def _called_for(frame: Any) -> dict[str, Any]:
+    """What Pallas was doing in one of its frames: tracing a kernel, or calling an index map."""
+    name, values = frame.f_code.co_name, frame.f_locals
+    if name == "_trace_kernel_to_jaxpr":
+        return {"what": "kernel"}
+    if "block" not in name or not {"block_spec", "origin", "grid"} <= values.keys():
+        return {}
+    called: dict[str, Any] = {"what": "index map", "operand": str(values["origin"])[:100]}
+    with contextlib.suppress(Exception):
+        called["axes"] = len(values["grid"])
+        code = inspect.unwrap(values["block_spec"].index_map).__code__
+        called["takes"] = code.co_argcount
+        called["where"] = f"{code.co_filename}:{code.co_firstlineno}"
+    return called
 
 
 class _Session:
@@ -138,11 +158,7 @@ class _Session:
 
         assert self.function is not None
         artifact = lower(self.function, *_specs(request["specs"]), chip=request["chip"])
-        fields = {
-            name: getattr(artifact, name)
-            for name in ("name", "chip", "key", "devices", "kernels", "jax_version")
-        }
-        return {"artifact": fields}, [artifact.data]
+        return {}, [artifact.to_bytes()]
 
     def run(
         self, request: dict[str, Any], blobs: list[bytes]
@@ -218,8 +234,6 @@ def _load_file(path: str, name: str | None) -> Any:
 
 def _signature(function: Callable[..., Any], arity: int) -> dict[str, Any]:
     """Whether the function takes ``arity`` positional arguments, its name, and where it stands."""
-    import inspect
-
     reply: dict[str, Any] = {"name": getattr(function, "__name__", type(function).__name__)}
     with contextlib.suppress(TypeError, ValueError, AttributeError):
         code = inspect.unwrap(function).__code__

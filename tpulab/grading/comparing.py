@@ -57,10 +57,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A named mistake."""
+    """A named mistake.
+
+    Attributes:
+        at: the line to show: the kernel's "store", its "sum", or the call's "grid" or "index map".
+    """
 
     mistake: str
     hint: str
+    at: str = "store"
 
 
 def _close(got: np.ndarray, want: np.ndarray, allowed: np.ndarray) -> np.ndarray:
@@ -156,11 +161,13 @@ def _not_a_number(run: Outcome, ragged_only: bool) -> Diagnosis | None:
             "the ragged edge is read as data: a block that sticks out of its array holds anything "
             "beyond the edge, here NaN, and it enters the sum",
             "mask every block you read with jnp.where before you use it; NaN times zero is NaN",
+            "sum",
         )
     if not strange.all():
         return Diagnosis(
             "part of the output is never written: no step of the grid covers it",
             "round the grid up, pl.cdiv(size, block), and check the output's index map",
+            "grid",
         )
     uncleared = any(call.get("uncleared") for call in calls)
     if uncleared:
@@ -168,6 +175,7 @@ def _not_a_number(run: Outcome, ragged_only: bool) -> Diagnosis | None:
             "an accumulator is not initialised: the first step adds to whatever VMEM held, which "
             "the interpreter fills with NaN",
             "set it to zero in the first step: @pl.when(pl.program_id(axis) == 0)",
+            "sum",
         )
     return Diagnosis(
         "the output is never written, or from memory that nothing has written: every element is "
@@ -197,7 +205,7 @@ def _suspect(exercise: Exercise, run: Outcome) -> Diagnosis | None:
         bad = ~run.right
         agrees = _close(run.got, looks_like, 1.01 * run.allowed)
         if agrees.mean() >= _AGREES and agrees[bad].mean() >= 0.8:
-            return Diagnosis(suspect.mistake, suspect.hint)
+            return Diagnosis(suspect.mistake, suspect.hint, suspect.at)
     return None
 
 

@@ -46,6 +46,29 @@ class Silent:
         """Nothing."""
 
 
+class SymptomsOnly:
+    """Passes on what was seen, without the name of the mistake."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def begin(self, exercise: str, title: str) -> None:
+        """Pass it on."""
+        self._listener.begin(exercise, title)
+
+    def working(self, what: str) -> None:
+        """Pass it on."""
+        self._listener.working(what)
+
+    def step(self, result: StepResult) -> None:
+        """Pass on the symptom."""
+        self._listener.step(result.undiagnosed)
+
+    def end(self, verdict: Verdict) -> None:
+        """Pass it on; it holds symptoms only already."""
+        self._listener.end(verdict)
+
+
 class Lines(Silent):
     """Plain lines as steps complete; on a real terminal the last line says what is going on."""
 
@@ -79,9 +102,7 @@ class Lines(Silent):
     def step(self, result: StepResult) -> None:
         """Show a step."""
         self._erase()
-        lines = [step_line(result)]
-        if result.passed is False:
-            lines += step_explanation(result)
+        lines = [step_line(result), *step_explanation(result)]
         self._shown += lines
         self._write("\n".join(lines) + "\n")
 

@@ -75,12 +75,14 @@ def inspect_kernel(
         specs: ``jax.ShapeDtypeStruct`` of the arguments.
         chips: names of the chips whose rules are checked.
     """
+    from tpulab.grading import index_maps
     from tpulab.hardware import get_chip
     from tpulab.kernel import trace
     from tpulab.kernel.legality import illegalities
 
     kernel = trace(function, *specs)
     broken, warnings = [], []
+    range_slip = index_maps.out_of_range(kernel) or {}
     for name in chips:
         for found in illegalities(kernel, get_chip(name), warnings=True):
             if found.severity != "error":
@@ -102,6 +104,7 @@ def inspect_kernel(
                     "hint": str(found.hint or ""),
                     "where": str(found.where or ""),
                 }
+                | (range_slip if found.rule == "block-out-of-range" else {})
             )
     outside, interpreted, depends = [], False, True
     if kernel.jaxpr is not None:
@@ -146,6 +149,9 @@ def _describe_call(call: Any) -> dict[str, Any]:
                 "is_pipelined": bool(operand.is_pipelined),
                 "array_bytes": int(operand.array_bytes),
                 "moved_bytes": int(operand.moved_bytes),
+                "buffer_count": int(operand.buffer_count),
+                "block_bytes_padded": int(operand.block_bytes_padded),
+                "where": operand.where,
             }
             for operand in call.operands
         ],
@@ -155,6 +161,14 @@ def _describe_call(call: Any) -> dict[str, Any]:
         ],
         "untouched": list(call.facts.untouched_outputs),
         "uncleared": _uncleared_in(call),
+        "uncleared_where": next(
+            (
+                where
+                for name, _, _, where in call.facts.carried
+                if where and name in _uncleared_in(call)
+            ),
+            None,
+        ),
         "matmuls": [
             {name: getattr(item, name) for name in _MATMUL_FIELDS} for item in call.matmuls[:64]
         ],

@@ -52,7 +52,8 @@ def hint(name: str, number: int | None = None) -> Text:
     store = progress_store()
     shown = min(store.hints_shown(name) + 1, total)
     store.show_hints(name, shown)
-    after = "" if shown < total else "\nThat was the last one; solution(name, reveal=True) is next."
+    ask = f"{name!r}" if store.state(name).passed else f"{name!r}, reveal=True"
+    after = "" if shown < total else f"\nThat was the last one; next: tpulab.solution({ask})"
     return Text(f"hint {shown} of {total}: {exercise.hints[shown - 1]}{after}")
 
 
@@ -69,7 +70,7 @@ def solution(name: str, reveal: bool = False) -> Text:
     if not reveal and not store.state(name).passed:
         raise SolutionLockedError(
             f"you have not passed {name} yet",
-            hint=f"take a hint first, or ask outright: solution({name!r}, reveal=True); "
+            hint=f"take a hint first, or ask outright: tpulab.solution({name!r}, reveal=True); "
             f"`tpulab solution {name} --reveal` in a shell",
         )
     source = solution_source(exercise)
@@ -121,6 +122,24 @@ def solution_source(exercise: Exercise) -> str:
     raise TpulabError(f"{file.name} has no function {function}")
 
 
+def _below_top(exercise: Exercise, state: State) -> bool:
+    return state.passed and not state.top_rung and state.rung is not None
+
+
+def _mark(exercise: Exercise, state: State) -> str:
+    if _below_top(exercise, state):
+        return "◐ passed"
+    return {"passed": "✓ passed", "started": "· started", "open": "  open"}[state.word]
+
+
+def _reached(exercise: Exercise, state: State) -> str:
+    """The best rung with its number, or the highest step."""
+    names = [rung.name for rung in exercise.rungs]
+    if state.rung in names and len(names) > 1:
+        return f"rung {names.index(state.rung) + 1} of {len(names)}: {state.rung}"
+    return state.rung or state.highest or ""
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far every exercise is; shows itself as a table."""
@@ -147,9 +166,8 @@ class Progress:
         ]
 
     def _cells(self) -> list[tuple[str, str, str, str]]:
-        marks = {"passed": "✓ passed", "started": "· started", "open": "  open"}
         return [
-            (exercise.name, marks[state.word], state.rung or state.highest or "", exercise.title)
+            (exercise.name, _mark(exercise, state), _reached(exercise, state), exercise.title)
             for exercise, state in self.rows
         ]
 
@@ -161,7 +179,11 @@ class Progress:
             for row in cells
         ]
         done = sum(state.passed for _, state in self.rows)
-        lines.append(f"{done} of {len(self.rows)} passed")
+        below = sum(_below_top(exercise, state) for exercise, state in self.rows)
+        lines.append(
+            f"{done} of {len(self.rows)} passed"
+            + (f", {below} not at the top yet" if below else "")
+        )
         if self.notice:
             lines.append(self.notice)
         return "\n".join(line.rstrip() for line in lines)
@@ -253,7 +275,9 @@ class Climb:
 def _outcome(row: dict[str, Any]) -> str:
     if row["failed"]:
         return f"{row['failed']} failed"
-    return "all five" if row["highest"] == "fast" else f"up to {row['highest']}"
+    if row["highest"] != "fast":
+        return f"up to {row['highest']}"
+    return "all five" if row["top_rung"] or row["rung"] is None else "below the top"
 
 
 def climb(track: str) -> Climb:

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tpulab.grading import places
 from tpulab.grading.child import is_learners
+from tpulab.grading.mistakes import Recognised, recognise
+from tpulab.grading.places import without_paths
 from tpulab.grading.sandbox import Limits
+from tpulab.grading.verdict import StepResult
 
-_ARITY = re.compile(r"<lambda>\(\) (?:takes (\d+) positional arguments? but (\d+)|missing (\d+))")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _MEMORY = re.compile(
     r"MemoryError|bad_alloc|RESOURCE_EXHAUSTED|[Oo]ut of memory|Cannot allocate memory"
@@ -27,6 +30,20 @@ class Problem:
     detail: str = ""
     hint: str = ""
     where: str = ""
+    symptom: str = ""
+
+
+def failed(name: str, problem: Problem) -> StepResult:
+    """A failed step from a problem."""
+    return StepResult(
+        name,
+        False,
+        problem.summary,
+        problem.detail,
+        problem.hint,
+        problem.where,
+        symptom=problem.symptom or problem.summary,
+    )
 
 
 class EndedError(Exception):
@@ -54,6 +71,7 @@ def from_error(error: Mapping[str, Any], doing: str, limits: Limits) -> Problem:
     kind, text = str(error.get("type", "")), str(error.get("message", ""))
     first, _, rest = text.strip().partition("\n")
     where = last_frame(error.get("frames")) or str(error.get("error_where", ""))
+    symptom = f"{kind} while {doing}"
     if kind == "MemoryError" or _MEMORY.search(text):
         return memory(limits, where)
     if kind == "SystemExit":
@@ -62,40 +80,73 @@ def from_error(error: Mapping[str, Any], doing: str, limits: Limits) -> Problem:
             hint="take out exit() and sys.exit(); return the result instead",
             where=where,
         )
-    arity = _ARITY.search(text)
-    if kind == "TypeError" and arity is not None:
+    known = recognise(error)
+    if known is not None:
+        return Problem(known.what, known.why, known.remedy, _place(known, error, where), symptom)
+    if kind == error.get("kind") and error.get("error_what"):
+        # a sentence of tpulab's own
         return Problem(
-            "an index map takes another number of indices than the grid has axes: "
-            f"{first.rpartition('<lambda>() ')[2]}",
-            detail="it is called with one index for each axis of the grid, outermost first",
-            hint="write lambda i, j, k: … for a grid of three axes",
-            where=where,
+            without_paths(str(error["error_what"])),
+            str(error.get("error_why", "")),
+            str(error.get("error_hint", "")),
+            where,
+            symptom,
         )
     explanation = error.get("explanation") or {}
     if explanation.get("matched") and explanation.get("cause"):
         return explained(
             str(explanation["cause"]),
-            first,
+            without_paths(first),
             str(explanation.get("remedy") or error.get("error_hint") or ""),
             where,
         )
     detail, hint = str(error.get("error_why", "")), str(error.get("error_hint", ""))
     if not detail and rest:
-        detail = "\n".join(line for line in rest.splitlines() if line.strip())[:400]
+        detail = _shortened("\n".join(line for line in rest.splitlines() if line.strip()), 400)
+    said = _shortened(without_paths(first), 300)
     return Problem(
-        f"{kind} while {doing}: {first[:300]}" if first else f"{kind} while {doing}",
-        detail=detail,
-        hint=hint or "look at that line",
+        f"{kind} while {doing}: {said}" if said else f"{kind} while {doing}",
+        detail=without_paths(detail),
+        hint=hint or ("look at that line" if where else "call your function in a cell of its own"),
         where=where,
+        symptom=symptom,
     )
+
+
+def _place(known: Recognised, error: Mapping[str, Any], raised: str) -> str:
+    """The line to show for a recognised mistake."""
+    during = error.get("during") or {}
+    if known.at == "return" and known.place:
+        return places.return_with_value(known.place)
+    if known.at == "return":
+        return places.return_with_value(raised)
+    if known.at == "grid":
+        return places.keyword(raised, "pallas_call", "grid")
+    if during.get("what") == "index map" and during.get("where"):
+        return str(during["where"])
+    if known.at == "kernel":
+        name = str(error.get("message", "")).partition("(")[0].rpartition(".")[2]
+        return places.definition(raised, name)
+    return raised
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most].rpartition(" ")[0] + " …"
 
 
 def explained(cause: str, message: str, hint: str, where: str) -> Problem:
     """A refusal whose meaning is known: the meaning first, then the compiler's own words."""
-    said = message.strip().partition("\n")[0]
-    if len(said) > 240:
-        said = said[:240].rpartition(" ")[0] + " …"
-    return Problem(cause, f"the compiler says: {said}" if said else "", hint, where)
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    # a heading alone ("CompileTimeScopedVmemOom:") says nothing without the line below it
+    said = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    said = _shortened(said, 240)
+    return Problem(
+        cause,
+        f"the compiler says: {said}" if said else "",
+        hint,
+        where,
+        "it is refused",
+    )
 
 
 def memory(limits: Limits, where: str = "") -> Problem:

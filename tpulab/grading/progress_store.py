@@ -88,21 +88,35 @@ class ProgressStore:
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._connection: sqlite3.Connection | None = None
+        self._inode: int | None = None
+        self._abandoned: list[sqlite3.Connection] = []
 
     # ---- the file
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._owner == os.getpid():
-            return self._connection
+            if self._inode is None or self._inode == _inode(self.path):
+                return self._connection
+            # another file lies there now (restored, or set aside by another process); closing the
+            # old connection would delete the new file's journal
+            self._abandoned.append(self._connection)
         # a connection must not cross a fork
         self._owner = os.getpid()
+        self._inode = None
         try:
             self._connection = self._open_file()
+            self._inode = _inode(self.path)
         except sqlite3.DatabaseError as error:
+            if "disk I/O" in str(error) and self._drop_stale_journal():
+                with contextlib.suppress(sqlite3.Error, OSError):
+                    self._connection = self._open_file()
+                    self._inode = _inode(self.path)
+                    return self._connection
             if _is_damage(error):
                 self._set_aside(error)
                 with contextlib.suppress(sqlite3.Error, OSError):
                     self._connection = self._open_file()
+                    self._inode = _inode(self.path)
                     return self._connection
             self._connection = self._in_memory(str(error))
         except OSError as error:
@@ -130,6 +144,16 @@ class ProgressStore:
             connection.close()
             raise
         return connection
+
+    def _drop_stale_journal(self) -> bool:
+        """Move a journal away that belongs to a file that lay here before."""
+        moved = False
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        for suffix in ("-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                os.replace(f"{self.path}{suffix}", f"{self.path}{suffix}.stale-{stamp}")
+                moved = True
+        return moved
 
     def _set_aside(self, error: Exception) -> None:
         aside = self.path.with_name(
@@ -327,6 +351,13 @@ class ProgressStore:
                 if table == "attempts":
                     count = cursor.rowcount
         return count
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:

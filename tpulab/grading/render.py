@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import html
-import linecache
 import re
 import textwrap
 from collections.abc import Mapping
 
+from tpulab.grading.places import readable
 from tpulab.grading.verdict import StepResult, Verdict
 
 _WORDS = {True: "passed", False: "FAILED", None: "–"}
 _MARKS = {True: "✓", False: "✗", None: "·"}
+_BELOW_TOP = "◐"
 # after Okabe and Ito: told apart with any colour vision, and dark enough behind white letters, so
 # that a light and a dark notebook both read well
-_COLOURS = {True: "#00664f", False: "#a63d00", None: "#5f6368"}
-_CELL = re.compile(r"ipykernel_\d+[/\\]|<ipython-input-")
+_COLOURS = {True: "#00664f", False: "#a63d00", None: "#5f6368", "below top": "#8a5a00"}
+# a number and its unit belong on one line
+_FIGURE = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|ns|B|KiB|MiB|GiB|GB/s|rows|steps|elements)(?!\w))")
 
 
 def as_text(verdict: Verdict) -> str:
@@ -25,8 +27,7 @@ def as_text(verdict: Verdict) -> str:
         return "\n".join([*lines, f"  not attempted: {verdict.steps[0].summary}"])
     for step in verdict.steps:
         lines.append(step_line(step))
-        if step.passed is False:
-            lines += step_explanation(step)
+        lines += step_explanation(step)
     if verdict.interrupted:
         lines.append("  interrupted: nothing was lost; check again when you like")
     lines.append(f"  → {verdict.headline}")
@@ -38,15 +39,18 @@ def as_text(verdict: Verdict) -> str:
 
 def step_line(step: StepResult) -> str:
     """The line of one step."""
-    return f"  {_MARKS[step.passed]} {step.name:<9} {_WORDS[step.passed]:<7} {step.summary}"
+    mark = _BELOW_TOP if step.below_top else _MARKS[step.passed]
+    return f"  {mark} {step.name:<9} {_WORDS[step.passed]:<7} {step.summary}"
 
 
 def step_explanation(step: StepResult) -> list[str]:
-    """The lines below a step that failed."""
-    lines = []
+    """The lines below a step that failed or is not at the top yet."""
+    lines: list[str] = []
+    if step.passed is not False and not step.below_top:
+        return lines
     for label, text in (
         ("", step.detail),
-        ("at ", place(step.where)),
+        ("at ", readable(step.where)),
         ("try ", step.hint),
     ):
         for paragraph in filter(None, text.splitlines()):
@@ -55,18 +59,6 @@ def step_explanation(step: StepResult) -> list[str]:
             )
             lines += [f"      {line}" for line in wrapped]
     return lines
-
-
-def place(where: str) -> str:
-    """``file:line`` with the line itself; a notebook's cell is called a cell."""
-    if not where:
-        return ""
-    file, _, number = where.rpartition(":")
-    if not number.isdigit():
-        return where
-    source = linecache.getline(file, int(number)).strip()
-    name = f"line {number} of the cell" if _CELL.search(file) else f"{file}:{number}"
-    return f"{name}: {source}" if source else name
 
 
 def as_html(verdict: Verdict) -> str:
@@ -87,7 +79,7 @@ def as_html(verdict: Verdict) -> str:
             "<details><summary>your code printed</summary>"
             f"<pre style='margin:0'>{html.escape(tail)}</pre></details>"
         )
-    after += f"<div style='margin-top:.4em'>→ {html.escape(verdict.headline)}</div>"
+    after += f"<div style='margin-top:.4em'>→ {_escaped(verdict.headline)}</div>"
     table = (
         "<table style='border-collapse:collapse;margin:.3em 0'>"
         f"<caption style='text-align:left;padding:0'>{head}</caption>"
@@ -100,25 +92,32 @@ def as_html(verdict: Verdict) -> str:
 
 
 def _row(step: StepResult) -> str:
-    colour = _COLOURS[step.passed]
+    colour = _COLOURS["below top" if step.below_top else step.passed]
+    mark = _BELOW_TOP if step.below_top else _MARKS[step.passed]
     below = ""
-    if step.passed is False:
+    if step.passed is False or step.below_top:
         if step.detail:
-            detail = html.escape(step.detail)
+            detail = _escaped(step.detail)
             below += f"<div style='white-space:pre-wrap'>{detail}</div>"
         if step.where:
-            below += f"<div>at <code>{html.escape(place(step.where))}</code></div>"
+            below += f"<div>at <code>{html.escape(readable(step.where))}</code></div>"
         if step.hint:
-            below += f"<div><strong>try</strong> {html.escape(step.hint)}</div>"
+            below += f"<div><strong>try</strong> {_escaped(step.hint)}</div>"
     word = {True: "passed", False: "failed", None: "not judged"}[step.passed]
+    if step.below_top:
+        word = "passed, not at the top"
     return (
         "<tr style='vertical-align:top'>"
         f"<th scope='row' style='text-align:left;padding-right:1em'>{step.name}</th>"
         "<td style='text-align:left;white-space:nowrap;padding-right:1em'>"
         f"<span style='background:{colour};color:#fff;padding:0 .4em;border-radius:3px'>"
-        f"{_MARKS[step.passed]} {word}</span></td>"
-        f"<td style='text-align:left'>{html.escape(step.summary)}{below}</td></tr>"
+        f"{mark} {word}</span></td>"
+        f"<td style='text-align:left'>{_escaped(step.summary)}{below}</td></tr>"
     )
+
+
+def _escaped(sentence: str) -> str:
+    return _FIGURE.sub("\N{NO-BREAK SPACE}", html.escape(sentence))
 
 
 def _ladders(verdict: Verdict) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import io
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tpulab.errors import TpulabError
+from tpulab.errors import TpulabError, UsageError
 from tpulab.grading.child import is_learners
 
 
@@ -83,13 +84,15 @@ def ship_file(path: str | os.PathLike[str], name: str | None) -> Shipment:
     """A function in a file; the file is only read here, and run where it is checked.
 
     Raises:
-        TpulabError: there is no such file.
+        TpulabError: there is no such file, or it cannot define that function.
     """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         raise TpulabError(
             f"there is no file {path}", hint="give the path of the Python file with your answer"
         )
+    if name is not None:
+        _expect(file, name)
     digest = hashlib.sha256(str(name).encode())
     # a file may import its neighbours
     for neighbour in sorted({file, *list(file.parent.glob("*.py"))[:64]}):
@@ -101,6 +104,36 @@ def ship_file(path: str | os.PathLike[str], name: str | None) -> Shipment:
         name=name,
         content=digest.hexdigest(),
         label=f"{file.name}:{name}" if name else file.name,
+    )
+
+
+def _expect(file: Path, name: str) -> None:
+    """Refuse a file that nowhere binds a name; a broken one is left for its verdict."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return
+    names: set[str] = set()
+    functions: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            if "*" in bound:
+                return
+            names |= bound
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            functions.append(node.name)
+    if name in names or "globals" in {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}:
+        return
+    raise UsageError(
+        f"{file.name} has no function {name}",
+        why=f"it has {', '.join(functions[:8])}" if functions else "it has no function at all",
+        hint=f"name the one to check: {file.name}:{functions[0]}" if functions else None,
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -17,6 +19,7 @@ from typing import Any
 from tpulab.errors import TpulabError
 from tpulab.exercises.model import Exercise, Rung, Work
 from tpulab.grading import problems, store
+from tpulab.grading.refusals import beyond_vmem, refusal
 from tpulab.grading.sandbox import Limits
 from tpulab.grading.verdict import StepResult
 
@@ -24,6 +27,7 @@ from tpulab.grading.verdict import StepResult
 _FASTER_THAN_LIGHT = 0.98
 _SHORT_STEP_SECONDS = 1.0e-6
 _COMPILE_SECONDS = 60.0
+_MICROSECONDS = re.compile(r"(?<=\d )us\b")
 
 
 def speed_of_light(work: Work, chip_name: str) -> float:
@@ -53,6 +57,8 @@ class SpeedJudge:
         self.predicted: dict[str, float] = {}
         self.rung: str | None = None
         self.top_rung = False
+        self.rung_number = 0
+        self.next_rung = ""
         self.compiler_version: str | None = None
         self._compiled: dict[str, Future[dict[str, Any]] | problems.Problem] = {}
         self._figures: dict[str, dict[str, Any]] = {}
@@ -75,7 +81,7 @@ class SpeedJudge:
             kernel: description of the kernel for the shapes of the speed test.
         """
         self._steps = max(1, sum(call["steps"] for call in kernel["calls"]))
-        hopeless = _beyond_vmem(chip, kernel)
+        hopeless = beyond_vmem(chip, kernel)
         if hopeless is not None:
             # the compiler would take half a minute to find out
             self._compiled[chip] = hopeless
@@ -87,11 +93,11 @@ class SpeedJudge:
             return
         future: Future[dict[str, Any]] = Future()
         self._compiled[chip] = future
-        fields, data = dict(answer["artifact"]), blobs[0] if blobs else b""
+        data = blobs[0] if blobs else b""
 
         def work() -> None:
             try:
-                future.set_result(_figures(fields, data, dict(kernel)))
+                future.set_result(_figures(chip, data, dict(kernel)))
             except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
                 future.set_exception(error)
 
@@ -130,7 +136,7 @@ class SpeedJudge:
             spills = figures["spills"]
             parts.append(
                 f"{chip}: {used / 2**20:.3g} of {limit / 2**20:.3g} MiB of VMEM, "
-                + (f"{spills:,} register spills" if spills else "no spills")
+                + (f"{spills:,} register spills, counted in the time" if spills else "no spills")
             )
             data[chip] = {
                 name: figures[name] for name in ("vmem_used_bytes", "vmem_limit_bytes", "spills")
@@ -147,6 +153,7 @@ class SpeedJudge:
                 problem.hint,
                 problem.where,
                 data,
+                symptom=f"{chip}: the compiler refuses it{also}",
             )
         if missing:
             return StepResult("compiles", None, f"not available here: {missing}")
@@ -199,8 +206,9 @@ class SpeedJudge:
         fraction = data[lead]["fraction"]
         reached = [rung for rung in self.exercise.rungs if fraction >= rung.fraction]
         higher = [rung for rung in self.exercise.rungs if fraction < rung.fraction]
-        cause, advice = _advice(
-            self._figures[lead], self.exercise.work(self.exercise.speed), self._steps
+        cause, advice = map(
+            _in_house_style,
+            _advice(self._figures[lead], self.exercise.work(self.exercise.speed), self._steps),
         )
         if not reached:
             return StepResult(
@@ -210,15 +218,35 @@ class SpeedJudge:
                 detail=cause,
                 hint=advice,
                 data=data,
+                symptom=f"{summary}; the first rung, {_rung(higher[0])}, is not reached",
             )
-        self.rung, self.top_rung = reached[-1].name, not higher
-        after = f"; the next rung is {_rung(higher[0])}: {cause}" if higher else ""
-        name = f"rung: {self.rung}" if len(self.exercise.rungs) > 1 else self.rung
-        return StepResult("fast", True, f"{summary}; {name}{after}", hint="", data=data)
+        self.rung, self.top_rung, self.rung_number = reached[-1].name, not higher, len(reached)
+        count = len(self.exercise.rungs)
+        name = f"rung {len(reached)} of {count}: {self.rung}" if count > 1 else self.rung
+        if not higher:
+            return StepResult("fast", True, f"{summary}; {name}", data=data)
+        self.next_rung = _rung(higher[0])
+        return StepResult(
+            "fast",
+            True,
+            f"{summary}; {name}",
+            detail=cause,
+            hint=advice,
+            data=data,
+            below_top=True,
+        )
+
+
+def _in_house_style(sentence: str) -> str:
+    """As the rest of the verdict is written: µs, and a sentence goes on after "try"."""
+    sentence = _MICROSECONDS.sub("µs", sentence)
+    if sentence[:1].isupper() and sentence[1:2].islower():
+        sentence = sentence[0].lower() + sentence[1:]
+    return sentence
 
 
 def _rung(rung: Rung) -> str:
-    return f"{rung.name} ({100 * rung.fraction:.0f} %)"
+    return f"{rung.name}, {100 * rung.fraction:.0f} % of the bound"
 
 
 def _time(seconds: float) -> str:
@@ -228,21 +256,12 @@ def _time(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def _beyond_vmem(chip_name: str, kernel: Mapping[str, Any]) -> problems.Problem | None:
-    """Blocks and scratch that are larger than all VMEM a core has, with room for estimates."""
-    from tpulab.hardware import get_chip
-
-    capacity = get_chip(chip_name).core.vmem.capacity_bytes
-    for call in kernel["calls"]:
-        if call["vmem_bytes"] > 1.25 * capacity:
-            return problems.Problem(
-                f"blocks (twice, for double buffering) and scratch take "
-                f"{call['vmem_bytes'] / 2**20:,.0f} MiB of VMEM, and a core has "
-                f"{capacity / 2**20:.0f} MiB",
-                hint="use a grid with smaller blocks",
-                where=str(call.get("where") or ""),
-            )
-    return None
+def _strange_program(reason: str) -> dict[str, Any]:
+    problem = problems.Problem(
+        f"what was lowered is not the program that is asked for: {reason}",
+        hint="do not change tpulab or jax while your function is checked",
+    )
+    return dataclasses.asdict(problem)
 
 
 def _advice(figures: Mapping[str, Any], work: Work, steps: int) -> tuple[str, str]:
@@ -314,14 +333,22 @@ def _rungs(
     ]
 
 
-def _figures(
-    artifact_fields: dict[str, Any], data: bytes, kernel: dict[str, Any]
-) -> dict[str, Any]:
-    """Compile and simulate one artifact; every refusal becomes data."""
+def _figures(chip: str, data: bytes, kernel: dict[str, Any]) -> dict[str, Any]:
+    """Compile and simulate one artifact; every refusal becomes data.
+
+    The bytes come from the learner's process, and so does what they say about themselves: programs
+    are known by their bytes here, so that none can pass for another in a cache.
+    """
     from tpulab.compiler import CompilerMissing, compiler_version, service
     from tpulab.compiler.artifact import Artifact
 
-    artifact = Artifact(data=data, **artifact_fields)
+    try:
+        artifact = Artifact.from_bytes(data)
+    except ValueError as error:
+        return {"refused": _strange_program(str(error))}
+    if artifact.chip != chip or artifact.devices != 1:
+        return {"refused": _strange_program(f"it is for {artifact.devices} × {artifact.chip}")}
+    artifact = dataclasses.replace(artifact, key=hashlib.sha256(artifact.data).hexdigest())
     version = compiler_version()
     key = store.content_key("speed", artifact.key, artifact.chip, artifact.jax_version, version)
     known = store.cached(key)
@@ -332,17 +359,7 @@ def _figures(
     except CompilerMissing as error:
         return {"missing": error.what}
     except TpulabError as error:
-        message = str(getattr(error, "message", "") or "")
-        explanation = getattr(error, "explanation", None)
-        if explanation is not None and explanation.matched and explanation.cause:
-            problem = problems.explained(
-                explanation.cause, message or error.what, error.hint or "", error.where or ""
-            )
-        else:
-            problem = problems.Problem(
-                error.what, error.why or message[:600], error.hint or "", error.where or ""
-            )
-        return {"refused": dataclasses.asdict(problem)}
+        return {"refused": dataclasses.asdict(refusal(error, chip, kernel))}
     vmem = program.vmem
     figures: dict[str, Any] = {
         "compiler_version": program.compiler_version,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpulab.exercises.model import STEPS
@@ -24,6 +24,8 @@ class StepResult:
         hint: one thing to try, empty when passed.
         where: the place in the learner's code, ``file:line``.
         data: figures, plain values only.
+        symptom: what was seen without what it means, for a reader who is to find that out.
+        below_top: passed, with a higher rung to reach; ``detail`` says what is in the way.
     """
 
     name: str
@@ -33,6 +35,39 @@ class StepResult:
     hint: str = ""
     where: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+    symptom: str = ""
+    below_top: bool = False
+
+    @property
+    def undiagnosed(self) -> StepResult:
+        """The step with what was seen, and without the mistake's name, its place and remedy."""
+        if self.passed is False:
+            summary = self.symptom or "fails; what exactly is for you to find out"
+            # words and figures of tools may stay; sentences of ours would give it away
+            return replace(
+                self, summary=summary, detail=self.detail if self._plain else "", hint="", where=""
+            )
+        return replace(self, detail="", hint="", data=_without_causes(self.data))
+
+    @property
+    def _plain(self) -> bool:
+        """Whether the detail is a tool's own words or figures."""
+        return self.name in ("correct", "compiles") and bool(self.symptom)
+
+
+def _without_causes(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of the ladder without the sentences that explain them."""
+    return {
+        key: {
+            name: [rung | {"cause": "", "advice": ""} for rung in value]
+            if name == "rungs"
+            else value
+            for name, value in row.items()
+        }
+        if isinstance(row, Mapping)
+        else row
+        for key, row in data.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -47,6 +82,8 @@ class Verdict:
         interrupted: Ctrl-C ended the check.
         rung: name of the speed band that was reached, None before ``fast``.
         top_rung: whether that is the highest band, on the leading chip.
+        rung_number, rung_count: its place, counted from 1, and how many bands there are.
+        next_rung: the next band and the share of the bound it takes, empty at the top.
         predicted: seconds by chip.
         measured_seconds: on a TPU, the measured time; never in place of a prediction.
         output: what the learner's code printed.
@@ -61,6 +98,9 @@ class Verdict:
     interrupted: bool = False
     rung: str | None = None
     top_rung: bool = False
+    rung_number: int = 0
+    rung_count: int = 0
+    next_rung: str = ""
     predicted: Mapping[str, float] = field(default_factory=dict)
     measured_seconds: float | None = None
     output: str = ""
@@ -105,6 +145,11 @@ class Verdict:
             return ()
         return tuple(step for step in self.steps if step.passed is None)
 
+    @property
+    def undiagnosed(self) -> Verdict:
+        """The verdict with symptoms only; see :attr:`StepResult.undiagnosed`."""
+        return replace(self, steps=tuple(step.undiagnosed for step in self.steps))
+
     def step(self, name: str) -> StepResult:
         """The step of that name.
 
@@ -128,8 +173,15 @@ class Verdict:
             return f"{self.exercise}: {failed.name} failed"
         names = [step.name for step in self.steps if step.passed]
         if len(names) == len(STEPS):
-            rung = f", rung: {self.rung}" if self.rung else ""
-            return f"{self.exercise}: all five passed{rung}"
+            if self.next_rung:
+                return (
+                    f"{self.exercise}: passed, not yet at the top: rung {self.rung_number} of "
+                    f"{self.rung_count}, {self.rung}; next: {self.next_rung}"
+                )
+            top = f" at the top, rung {self.rung_number} of {self.rung_count}"
+            at = top if self.top_rung and self.rung_count > 1 else ""
+            rung = f": {self.rung}" if self.rung else ""
+            return f"{self.exercise}: all five passed{at}{rung}"
         rest = "; the rest is not available here" if self.unavailable else ""
         return f"{self.exercise}: passed {', '.join(names)}{rest}"
 
@@ -149,6 +201,9 @@ class Verdict:
             "failed": failed.name if failed else None,
             "rung": self.rung,
             "top_rung": self.top_rung,
+            "rung_number": self.rung_number,
+            "rung_count": self.rung_count,
+            "next_rung": self.next_rung,
             "predicted_seconds": dict(self.predicted),
             "measured_seconds": self.measured_seconds,
             "compiler_version": self.compiler_version,
@@ -161,6 +216,7 @@ class Verdict:
                     "hint": step.hint,
                     "where": step.where,
                     "data": dict(step.data),
+                    "below_top": step.below_top,
                 }
                 for step in self.steps
             ],
@@ -182,6 +238,7 @@ class Verdict:
                     step["hint"],
                     step["where"],
                     step["data"],
+                    below_top=step["below_top"],
                 )
                 for step in data["steps"]
             ),
@@ -189,6 +246,9 @@ class Verdict:
             interrupted=data["interrupted"],
             rung=data["rung"],
             top_rung=data["top_rung"],
+            rung_number=data["rung_number"],
+            rung_count=data["rung_count"],
+            next_rung=data["next_rung"],
             predicted=data["predicted_seconds"],
             measured_seconds=data["measured_seconds"],
             compiler_version=data["compiler_version"],

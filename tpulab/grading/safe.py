@@ -1,0 +1,69 @@
+"""The third step: no race, nothing read before it was written, every copy waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tpulab.exercises.model import Case
+from tpulab.exercises.values import make_arguments
+from tpulab.grading.comparing import describe, outcome
+from tpulab.grading.inquiry import Inquiry
+from tpulab.grading.verdict import StepResult
+
+
+def safe(inquiry: Inquiry) -> StepResult:
+    """What the faithful interpreter saw.
+
+    Raises:
+        EndedError: it did not come to an end.
+    """
+    exercise = inquiry.exercise
+    specs = exercise.faithful
+    described = ", ".join(map(str, specs))
+    answer, blobs = inquiry.answer("faithful", f"the faithful interpreter runs it on {described}")
+    report = answer.get("report") or {}
+    unsupported = report.get("unsupported")
+    if unsupported:
+        return StepResult("safe", None, f"cannot be judged here: {unsupported}")
+    messages = [str(message) for message in report.get("messages") or []]
+    if messages:
+        copies = inquiry.warning("copy-not-waited")
+        hint = copies["hint"] if copies else str(report.get("hint") or "")
+        symptom = messages[0]
+        if copies:
+            messages.insert(0, f"a copy is not waited for: {copies['what']}")
+        return StepResult(
+            "safe",
+            False,
+            f"{messages[0]} (on {described})",
+            detail="\n".join(messages[1:4]),
+            hint=hint,
+            where=str(report.get("where") or ""),
+            data={"messages": messages, "arguments": described},
+            symptom=f"the faithful interpreter on {described}: {symptom}",
+        )
+    got = inquiry.one_array(answer, blobs, specs)
+    arguments = make_arguments(specs, "random", inquiry.seed)
+    case = Case("several blocks", specs, ragged=True)
+    run = outcome(exercise, case, "random", inquiry.seed, arguments, got, {})
+    if not run.passed:
+        strange = bool(np.isnan(run.got).any())
+        wrong = "the result is wrong when memories, copies and their order are simulated"
+        return StepResult(
+            "safe",
+            False,
+            f"{wrong} (on {described})",
+            detail=describe(run),
+            hint=(
+                "something is read before it was written: wait for a copy before its buffer "
+                "is used, write every block"
+                if strange
+                else "something is used while it changes: look at waits and buffer slots"
+            ),
+            symptom=wrong,
+        )
+    return StepResult(
+        "safe",
+        True,
+        "no race, nothing read before it was written, nothing out of bounds, semaphores at zero",
+    )
