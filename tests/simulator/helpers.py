@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tpulab.compiler.listing import Listing, parse_listing
@@ -52,11 +53,11 @@ def core(**changes: object) -> Constants:
 def program(bundles: Sequence[str], name: str = "program") -> Listing:
     """A listing from bundles like ``"s1 = smov 0 ;; … /* Start region 3 */"``.
 
-    What comes after ``/*`` stands behind the closing brace.
+    A comment that begins with ``Start`` or ``End`` stands behind the closing brace.
     """
     lines = []
     for address, text in enumerate(bundles):
-        body, comment, rest = text.partition("/* ")
+        body, comment, rest = re.match(r"(.*?)(?:(/\* )((?:Start|End).*))?$", text).groups("")
         where = f"{address:#6x}" if address else "     0"
         lines.append(
             f"{where}   :  {{ {body.strip()} }}" + (f" {comment}{rest}" if comment else "")

@@ -42,6 +42,11 @@ def test_a_matmul_on_every_generation(chip: str) -> None:
     compute = 2 * 4096**3 / cores / constants.peak_flops_per_second["bfloat16"]
     traffic = 544 * 2**20 / cores / constants.hbm_bytes_per_second
     assert max(compute, traffic) < timeline.seconds < 2 * max(compute, traffic)
+    assert timeline.steps == 512
+    # The pipeline's first and last round on each core are not steps of the grid.
+    assert timeline.rounds == 512 + 2 * cores
+    assert timeline.kernel_hbm_bytes == 544 * 2**20
+    assert timeline.xla_hbm_bytes == 0
     assert not timeline.warnings
     total = timeline.bundles_issued + sum(timeline.stall_cycles.values())
     assert total == pytest.approx(timeline.cycles, rel=0.001)
@@ -276,6 +281,126 @@ def test_pieces_of_xla_around_a_kernel() -> None:
     assert timeline.cycles == ends[-1]
 
 
+def _blocked(kernel: Any, shape: tuple[int, int], rows_of_block: int, **more: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+
+    array = jax.ShapeDtypeStruct(shape, jnp.float32)
+    spec = pl.BlockSpec((rows_of_block, shape[1]), lambda i: (i, 0))
+
+    def run(x: Any) -> Any:
+        return pl.pallas_call(
+            kernel,
+            grid=(shape[0] // rows_of_block,),
+            in_specs=[spec],
+            out_specs=spec,
+            out_shape=array,
+            **more,
+        )(x)
+
+    return run, array
+
+
+def test_stalls_carry_the_names_of_the_kernels_arguments() -> None:
+    def kernel(left_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = left_ref[...] + 1
+
+    function, array = _blocked(kernel, (4096, 512), 256)
+    program = compiled(function, array, chip="v5e")
+    named = simulate(program, kernel=traced(function, array))
+    assert "waiting for DMA: input left_ref" in named.stall_cycles
+    assert "waiting for DMA: output out_ref" in named.stall_cycles
+    assert {event.name for event in named.events if event.unit == "dma_in"} == {"input left_ref"}
+    plain = simulate(program)
+    assert "waiting for DMA: input 0" in plain.stall_cycles
+    assert plain.cycles == named.cycles
+    assert named.steps == plain.steps == 16
+    assert not named.warnings
+
+
+@pytest.mark.parametrize("chip", ["v5e", "v5p"])
+def test_scratch_in_smem(chip: str) -> None:
+    import jax.numpy as jnp
+    from jax import lax
+    from jax.experimental.pallas import tpu as pltpu
+
+    def counted(x_ref: Any, o_ref: Any, count: Any) -> None:
+        count[0] = 5
+        unwritten(x_ref, o_ref, count)
+
+    def unwritten(x_ref: Any, o_ref: Any, count: Any) -> None:
+        def body(_: Any, carry: Any) -> Any:
+            o_ref[...] += x_ref[...]
+            return carry
+
+        lax.fori_loop(0, count[0], body, None)
+
+    scratch = [pltpu.SMEM((1,), jnp.int32)]
+    function, array = _blocked(counted, (64, 256), 8, scratch_shapes=scratch)
+    assert simulate(compiled(function, array, chip=chip)).steps == 8
+    function, array = _blocked(unwritten, (64, 256), 8, scratch_shapes=scratch)
+    program = compiled(function, array, chip=chip)
+    with pytest.raises(SimulationRefused, match="only the chip would know") as refusal:
+        simulate(program)
+    assert "SMEM that was never written" in str(refusal.value)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_copy_inside_the_hbm(chip: str) -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    def kernel(x_ref: Any, o_ref: Any, semaphore: Any) -> None:
+        copy = pltpu.make_async_copy(x_ref, o_ref, semaphore)
+        copy.start()
+        copy.wait()
+
+    array = jax.ShapeDtypeStruct((2048, 1024), jnp.float32)
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+
+    def run(x: Any) -> Any:
+        return pl.pallas_call(
+            kernel,
+            in_specs=[anywhere],
+            out_specs=anywhere,
+            out_shape=array,
+            scratch_shapes=[pltpu.SemaphoreType.DMA],
+        )(x)
+
+    timeline = simulate(compiled(run, array, chip=chip))
+    size = 2048 * 1024 * 4
+    assert timeline.hbm_read_bytes == timeline.hbm_written_bytes == size
+    constants = constants_for(chip)
+    reachable = constants.hbm_bytes_per_cycle * constants.clock_hertz
+    assert timeline.seconds >= 2 * size / reachable
+
+
+def test_two_cores_share_a_parallel_axis_and_a_lone_one_says_so() -> None:
+    from jax.experimental.pallas import tpu as pltpu
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + 1
+
+    found = {}
+    for semantics in ("parallel", "arbitrary"):
+        parameters = pltpu.CompilerParams(dimension_semantics=(semantics,))
+        function, array = _blocked(kernel, (4096, 512), 256, compiler_params=parameters)
+        found[semantics] = simulate(
+            compiled(function, array, chip="v5p"), kernel=traced(function, array)
+        )
+    both, lone = found["parallel"], found["arbitrary"]
+    assert (both.cores, lone.cores) == (2, 1)
+    assert both.steps == lone.steps == 16
+    assert both.hbm_read_bytes == lone.hbm_read_bytes == 4096 * 512 * 4
+    assert lone.seconds > 1.5 * both.seconds
+    assert not both.warnings
+    assert any("only one of two cores works" in text for text in lone.warnings)
+    assert "waiting for DMA: lone core's part of the HBM bandwidth" in lone.stall_cycles
+
+
 def _counted(chip: str) -> tuple[Any, Any]:
     import jax
     import jax.numpy as jnp
@@ -339,7 +464,7 @@ def test_a_grid_whose_bound_is_data() -> None:
         program = compiled(run, left, right, values, chip="v5e")
         kernel = traced(run, left, right, values)
         timeline = simulate(program, kernel=kernel)
-        assert timeline.steps >= kernel.calls[0].steps
+        assert timeline.steps == kernel.calls[0].steps
         steps[tuple(sizes)] = timeline.steps
     # A group that does not end with a block costs its block twice.
     assert steps[100, 156, 128, 128] > steps[128, 128, 128, 128]

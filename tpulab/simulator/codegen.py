@@ -10,14 +10,17 @@ number of the pipeline state, ``step`` how often the outermost loop was entered.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from tpulab.compiler.listing import Bundle, Listing, Op, register
 from tpulab.simulator import flow
-from tpulab.simulator.memory import needed_operands
+from tpulab.simulator.memory import ALLOCATION_ROOM, needed_operands, reads_core
 from tpulab.simulator.opcodes import Kind, classify
 from tpulab.simulator.scalar import Translator, Untranslatable
+
+_ALLOCATION = re.compile(r"#(allocation\d+\w*)")
 
 
 @dataclass
@@ -110,7 +113,8 @@ class Generator:
         for number in range(len(self.code.runs)):
             lines.append(f"    c{number} = machine.costs[{number}]")
         for name in sorted(self.names):
-            default = "False" if name[0] == "p" else "0"
+            # A cell of SMEM holds anything until it is written; registers are never read before.
+            default = {"p": "False", "m": "UNKNOWN"}.get(name[0], "0")
             lines.append(f"    {name} = {default}")
         lines.append("    while True:")
         lines.extend(body)
@@ -295,12 +299,22 @@ class Generator:
         result = flow.scalar_result(op, self.plain)
         if op.opcode == "sst":
             return self._store(op, result)
+        if op.opcode.startswith("sdivrem"):
+            dividend, divisor = (self._expression(text) for text in op.operands[:2])
+            sign = "s" if op.opcode.startswith("sdivrem.s") else "u"
+            wanted = {"kDiv": ("div",), "kRem": ("rem",)}.get(op.comment.strip(), ("div", "rem"))
+            listed = ", ".join(repr(sign + part) for part in wanted)
+            return self._guarded(
+                op, [f"machine.divide({op.value!r}, {dividend}, {divisor}, {listed})"]
+            )
         if result is None:
             return []
         self.names.add(result)
         may_overflow = False
         if op.opcode == "sld":
             expression = self._load(op)
+        elif op.opcode == "spop.drf":
+            expression = f"machine.divided({op.operands[0]!r})"
         elif op.opcode in ("spop", "vpop.sfrf"):
             expression = f"machine.pop({op.operands[0]!r})"
         elif op.opcode.startswith("inlined_call_operand"):
@@ -347,11 +361,13 @@ class Generator:
         return self.translator.expression(op)
 
     def _load(self, op: Op) -> str:
+        if reads_core(op):
+            return "machine.core"
         place = flow.cell(op.operands[0], self.plain)
         if place is not None:
             self.names.add(place)
             return place
-        return f"get({self._expression(op.operands[0])}, 0)"
+        return f"get({self._expression(op.operands[0])}, UNKNOWN)"
 
     def _store(self, op: Op, place: str | None) -> list[str]:
         value = self._expression(op.operands[1])
@@ -363,17 +379,26 @@ class Generator:
         else:
             address = self._expression(op.operands[0])
             target = f"mem[{address}]"
-            old = f"get({address}, 0)"
-        if condition is None:
-            return [f"{target} = {value}"]
-        if self.careful:
-            return [f"{target} = select({condition}, {value}, {old})"]
-        return [f"if {condition}: {target} = {value}"]
+            old = f"get({address}, UNKNOWN)"
+        if condition is not None and not self.careful:
+            return [f"if {condition}: {target} = {value}"]
+        if condition is not None:
+            value = f"select({condition}, {value}, {old})"
+        if place is None and self.careful:
+            first, end = self._room_of(op.operands[0])
+            return [f"put(mem, {address}, {value}, {first}, {end})"]
+        return [f"{target} = {value}"]
+
+    def _room_of(self, operand: str) -> tuple[int, int]:
+        """The addresses that a store can reach: those of the allocation that it names."""
+        found = _ALLOCATION.search(operand)
+        if found is None:
+            return -(2**40), 2**40
+        first = self.translator.address_of(found.group(1))
+        return first, first + ALLOCATION_ROOM
 
 
 def _values(op: Op) -> list[str]:
-    import re
-
     found: list[str] = []
     for operand in op.operands:
         found.extend(re.findall(r"%[a-z]+\d+_[a-z]+\d+", operand))

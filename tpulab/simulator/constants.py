@@ -27,6 +27,8 @@ class Constants:
         granule_bytes: the unit in which transfers count their size.
         hbm_efficiency: the part of that bandwidth that streams reach.
         dma_latency_cycles: from the last byte served to the change of the sync flag.
+        lone_core_fraction: the part of the device's HBM bandwidth that one core draws while its
+            other cores have nothing to do.
         single_stream_fraction: the part of the bandwidth that one transfer alone can reach.
         local_bytes_per_cycle: bandwidth of moves that do not touch the HBM.
         branch_delay_slots: bundles that still issue after a branch.
@@ -53,6 +55,7 @@ class Constants:
     latency_cycles: Mapping[str, int]
     occupancy_cycles: Mapping[str, int]
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+    lone_core_fraction: float = 1.0
 
     @property
     def hbm_bytes_per_cycle(self) -> float:
@@ -155,4 +158,5 @@ def constants_for(chip: str) -> Constants:
         latency_cycles={k: int(v["value"]) for k, v in merged["latency_cycles"].items()},
         occupancy_cycles={k: int(v["value"]) for k, v in merged["occupancy_cycles"].items()},
         sources=sources,
+        lone_core_fraction=dma["lone_core_fraction"],
     )

@@ -114,6 +114,19 @@ def _entry(listing: Listing, branch: Op) -> int | None:
     return None
 
 
+def extra_rounds(listing: Listing) -> int:
+    """How many rounds the loop of the grid makes besides those of the grid's steps.
+
+    The compiler's pipeline around a grid has three stages: a step's blocks are fetched in one
+    round, used in the next, and what was written back is waited for in the one after.
+    """
+    for bundle in listing.bundles:
+        # It numbers the stages from 0; a kernel without a grid has none.
+        if "iteration index, stage = " in bundle.text:
+            return 2
+    return 0
+
+
 def plain_cells(listing: Listing) -> set[str]:
     """SMEM allocations that are only ever read and written by name, never through a pointer.
 
@@ -207,7 +220,7 @@ def is_pure(op: Op, plain: set[str]) -> bool:
     kind = classify(op.opcode).kind
     if op.opcode == "sst":
         return cell(op.operands[0], plain) is not None
-    return kind is Kind.SCALAR and op.opcode not in ("vpop.sfrf", "spop")
+    return kind is Kind.SCALAR and not op.opcode.startswith(("vpop.sfrf", "spop", "sdivrem"))
 
 
 def matters(op: Op, plain: set[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time as clock
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tpulab.compiler.listing import Listing
@@ -12,22 +13,29 @@ from tpulab.simulator import cost as costing
 from tpulab.simulator.codegen import Code, Generator
 from tpulab.simulator.constants import Constants
 from tpulab.simulator.dma import DeadlockError, DmaEngine
-from tpulab.simulator.flow import FlowError
+from tpulab.simulator.flow import FlowError, extra_rounds
 from tpulab.simulator.layout import words
 from tpulab.simulator.memory import (
     AddressBook,
     Operand,
     Transfer,
-    core_numbers,
+    barrier_cookies,
+    constant_values,
+    leaves_the_chip,
     operands_of,
     origins,
     transfer_of,
 )
 from tpulab.simulator.opcodes import Kind, classify
 from tpulab.simulator.options import Options, SimulationRefused
-from tpulab.simulator.scalar import UNKNOWN, UnknownDecision, Untranslatable, helpers
-from tpulab.simulator.scalars import Values
+from tpulab.simulator.scalar import HELPERS, UNKNOWN, UnknownDecision, Untranslatable, helpers
+from tpulab.simulator.scalars import Call
 from tpulab.simulator.timeline import Event
+
+
+class NeedsCare(Exception):
+    """A program that was generated without care for unknown values meets one."""
+
 
 _UNIT_ORDER = ("mxu", "vpu", "xlu", "eup", "load", "store", "scalar")
 _DECAYED_LIMIT = 50_000
@@ -41,10 +49,12 @@ class Machine:
         constants: the chip.
         options: how to run it.
         start_cycle: when it begins.
-        values: gives contents of integer operands: scalar prefetch and SMEM inputs.
+        call: contents of integer operands (scalar prefetch and SMEM inputs), names of operands.
         name: the piece's name, for messages.
         core: which core of the device it is.
         layouts: how operands lie in memory, by index, in HLO's notation.
+        careful: whether to generate code that carries unknown values along. It is slower; without
+            it, and where nothing says at once that there are some, ``run`` raises ``NeedsCare``.
     """
 
     def __init__(
@@ -53,10 +63,11 @@ class Machine:
         constants: Constants,
         options: Options,
         start_cycle: float,
-        values: Values,
+        call: Call,
         name: str,
         core: int = 0,
         layouts: Mapping[int, str] | None = None,
+        careful: bool = False,
     ) -> None:
         self.constants = constants
         self.options = options
@@ -66,16 +77,19 @@ class Machine:
         self.check_every = 20_000
         self._deadline = clock.monotonic() + options.deadline_seconds
         self.book = AddressBook()
-        self.operands = operands_of(listing)
+        self.operands = [
+            replace(operand, name=call.names.get(operand.index, ""))
+            for operand in operands_of(listing)
+        ]
         self._origin = origins(listing, self.operands)
         self.memory: dict[int, Any] = {}
         self.scalars = {
             index: words(array, (layouts or {}).get(index, ""))
-            for index, array in values(self.operands).items()
+            for index, array in call.values(self.operands).items()
         }
         self.warnings: list[str] = []
         self._refuse_what_leaves_the_chip()
-        code, careful = self._translate()
+        code = self._translate(careful or self._may_be_unknown())
         self.code = code
         self.runs = [costing.Run(bundles, constants) for bundles in code.runs]
         self.costs: list[dict[int, list[Any]]] = [{} for _ in self.runs]
@@ -98,13 +112,15 @@ class Machine:
         self.busy_in = self.busy_out = 0.0
         self._flag_labels: dict[int, str] = {}
         self._recent_waits: deque[tuple[int, str, float]] = deque(maxlen=64)
-        self._popped: dict[str, Any] = dict.fromkeys(core_numbers(listing), core)
-        self.steps = 0
+        self._popped: dict[str, Any] = {}
+        self._divided: dict[str, deque[Any]] = {}
+        self.core = core
+        # How often the outermost loop was entered, and how often that was for a step of the grid.
+        self.rounds = self.steps = 0
 
     # ---- preparation -------------------------------------------------------------------------
 
-    def _translate(self) -> tuple[Code, bool]:
-        careful = self._may_be_unknown()
+    def _translate(self, careful: bool) -> Code:
         values = {}
         for operand in self.operands:
             if operand.space:
@@ -130,13 +146,13 @@ class Machine:
                 given = self.scalars.get(operand.index)
                 count = operand.elements if given is None else len(given)
                 self._fill(operand.address, operand, count)
-        return code, careful
+        return code
 
     def _refuse_what_leaves_the_chip(self) -> None:
+        constants = constant_values(self.listing)
         for bundle in self.listing.bundles:
             for op in bundle.ops:
-                remote = ".remote" in op.opcode and op.opcode.startswith(("vsync", "dma"))
-                if remote or (op.opcode == "dma.general" and "src_sync" in op.text):
+                if leaves_the_chip(op, constants):
                     raise SimulationRefused(
                         f"{self.name} exchanges data with other chips; one chip alone is simulated",
                         why=f"bundle {bundle.address:#x} holds {op.opcode}",
@@ -146,7 +162,7 @@ class Machine:
         for operand in self.operands:
             if operand.space in ("", "smem") and operand.index not in self.scalars:
                 return True
-        known = set(core_numbers(self.listing))
+        known = barrier_cookies(self.listing)
         for bundle in self.listing.bundles:
             for op in bundle.ops:
                 if op.opcode == "spop" and op.operands and op.operands[0] in known:
@@ -189,21 +205,53 @@ class Machine:
 
         Raises:
             SimulationRefused: it depends on data, waits for ever, or takes too long.
+            NeedsCare: it meets an unknown value; a careful machine can tell what that decides.
         """
         space: dict[str, Any] = helpers(self.code.careful)
         exec(compile(self.code.source, f"<{self.name}>", "exec"), space)
         try:
-            end, self.steps = space["program"](self)
+            end, self.rounds = space["program"](self)
+            strayed = UNKNOWN in self.memory or UNKNOWN in self.engine.flags
         except UnknownDecision as error:
+            if not self.code.careful:
+                raise NeedsCare from error
             raise SimulationRefused(
                 f"{self.name} decides on a value that only the chip would know",
-                why="a branch, a transfer or a semaphore depends on data that came out of the "
-                "vector unit or out of memory whose contents were not given",
-                hint="give concrete arrays for scalar-prefetch and SMEM operands (make_args)",
+                why=f"a branch, a transfer or a semaphore depends on {self._unknown_sources()}",
+                hint="give concrete arrays for scalar-prefetch and SMEM operands (make_args), and "
+                "write to SMEM scratch before reading it",
             ) from error
+        if strayed:
+            raise NeedsCare
         self.time = end
+        self.steps = max(1, self.rounds - extra_rounds(self.listing))
         self._settle_epilogue()
         return float(end)
+
+    @property
+    def worked(self) -> bool:
+        """Whether the core had a part in the work; another core's part may be all of it."""
+        return self.rounds > 0 or self.dma_count > 0
+
+    @property
+    def waited(self) -> float:
+        """Cycles of waits for transfers."""
+        return sum(self.stalls.values())
+
+    def _unknown_sources(self) -> str:
+        """Where values that nobody knows can come from in this listing, as words."""
+        found = []
+        opcodes = {op.opcode for bundle in self.listing.bundles for op in bundle.ops}
+        if "spop" in opcodes:
+            found.append("data that came out of the vector unit")
+        if any(
+            operand.space in ("", "smem") and operand.is_input and operand.index not in self.scalars
+            for operand in self.operands
+        ) or any(opcode.endswith("_to_smem") for opcode in opcodes):
+            found.append("an operand whose contents were not given")
+        if "sld" in opcodes:
+            found.append("a word of SMEM that was never written")
+        return " or ".join(found) or "data"
 
     def price(self, number: int, state: int) -> list[Any]:
         """The cost of a run in a state, worked out for the first time."""
@@ -293,18 +341,17 @@ class Machine:
             raise UnknownDecision
         size = granules * self.constants.granule_bytes
         self.dma_count += 1
-        served = float(size)
-        hbm = False
+        hbm = transfer.reads_hbm or transfer.writes_hbm
+        # A copy inside the HBM passes its pins twice.
+        served = float(size) * (2 if transfer.reads_hbm and transfer.writes_hbm else 1)
         if transfer.reads_hbm:
             self.read_bytes += size
             self.load_count += 1
             self.busy_in += size
-            hbm = True
         if transfer.writes_hbm:
             self.written_bytes += size
             self.store_count += 1
             self.busy_out += size
-            hbm = True
         if transfer.target_space == "smem":
             self._copy_to_smem(transfer, operands, size)
         overhead = self.constants.run_overhead_bytes
@@ -395,10 +442,10 @@ class Machine:
 
     def _settle_epilogue(self) -> None:
         """Waits of the last two rounds of the grid's loop belong to its epilogue."""
-        if self.steps < 3:
+        if self.rounds < 3:
             return
         for step, cause, lost in self._recent_waits:
-            if step >= self.steps - 1 and cause != "prologue/epilogue":
+            if step >= self.rounds - 1 and cause != "prologue/epilogue":
                 self.stalls[cause] -= lost
                 self.stalls["prologue/epilogue"] = self.stalls.get("prologue/epilogue", 0) + lost
 
@@ -425,6 +472,18 @@ class Machine:
     def pop(self, name: str) -> Any:
         """The scalar that a queue from the vector or semaphore unit gives."""
         return self._popped.get(name, UNKNOWN)
+
+    def divide(self, name: str, dividend: Any, divisor: Any, *wanted: str) -> None:
+        """A division whose results, ``"udiv"`` or ``"urem"``, wait to be popped in this order."""
+        unknown = dividend is UNKNOWN or divisor is UNKNOWN
+        self._divided[name] = deque(
+            UNKNOWN if unknown else HELPERS[part](dividend, divisor) for part in wanted
+        )
+
+    def divided(self, name: str) -> Any:
+        """The next result of a division."""
+        results = self._divided.get(name)
+        return results.popleft() if results else UNKNOWN
 
     # ---- sums --------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ _KIND = re.compile(r"kind: (\w+)")
 _VALUE = re.compile(r"%[a-z]*\d+(?:_[a-z]+\d+)?")
 _SPILL = re.compile(r"allocation\d+_spill")
 
-_ALLOCATION_ROOM = 1 << 17
+ALLOCATION_ROOM = 1 << 17
+"""How far apart the addresses of two allocations are."""
 _OPERAND_ALIGNMENT = 1 << 10
 
 
@@ -36,6 +37,7 @@ class Operand:
         dtype: HLO name of the element type.
         shape: its dimensions.
         address: the made-up address.
+        name: how the kernel's author calls it; empty when that is not known.
     """
 
     value: str
@@ -45,6 +47,7 @@ class Operand:
     dtype: str
     shape: tuple[int, ...]
     address: int
+    name: str = ""
 
     @property
     def elements(self) -> int:
@@ -53,8 +56,8 @@ class Operand:
 
     @property
     def label(self) -> str:
-        """How messages and events call it: ``"input 0"``, ``"output 2"``."""
-        return f"{'input' if self.is_input else 'output'} {self.index}"
+        """How messages and events call it: ``"input x_ref"``, or ``"output 2"`` by its index."""
+        return f"{'input' if self.is_input else 'output'} {self.name or self.index}"
 
 
 class AddressBook:
@@ -69,7 +72,7 @@ class AddressBook:
         if address is None:
             number = len(self._addresses) + 1
             # Left shifts by four (VMEM words to granules) must stay inside 32 bits.
-            address = (number * _ALLOCATION_ROOM) % (1 << 26)
+            address = (number * ALLOCATION_ROOM) % (1 << 26)
             self._addresses[name] = address
         return address
 
@@ -158,6 +161,7 @@ def origins(listing: Listing, operands: Sequence[Operand]) -> dict[str, Operand]
     return known
 
 
+_SPACES = re.compile(r"\b(hbm|vmem|smem)-to-(hbm|vmem|smem)\b")
 _LABEL = re.compile(r"/\*([\w ]+)=\*/")
 
 
@@ -229,14 +233,21 @@ def transfer_of(op: Op, known: Mapping[str, Operand]) -> Transfer | None:
     if size is None:
         return None
     if not target_space:
-        source_space = _space_of(op, place, ("src", "source", "src_mem", "src_address"), known)
-        target_space = _space_of(op, place, ("dst", "dest", "dst_mem", "dst_address"), known)
+        said = _SPACES.search(op.comment)
+        if said:
+            source_space, target_space = said.groups()
+        else:
+            source_space = _space_of(op, place, ("src", "source", "src_mem", "src_address"), known)
+            target_space = _space_of(op, place, ("dst", "dest", "dst_mem", "dst_address"), known)
     source = _first(place, source_space, "src", "source", "src_address", "src_mem")
     target = _first(place, target_space, "dst", "dest", "dst_address", "dst_mem")
     if source_space == target_space and source is not None and target == source:
         target = next((p for name, p in place.items() if name.startswith("dst")), None)
+    # ``dst_syncflagno_1`` is the flag of a second core.
     flags = tuple(
-        position for name, position in place.items() if "dst_sync" in name or "dst_sflag" in name
+        position
+        for name, position in place.items()
+        if ("dst_sync" in name or "dst_sflag" in name) and not name.endswith("_1")
     ) or tuple(position for name, position in place.items() if "sync" in name or "sflag" in name)
     if not flags:
         return None
@@ -278,18 +289,55 @@ def _space_of(
     return "?"
 
 
-def core_numbers(listing: Listing) -> list[str]:
-    """Values pushed towards the scalar core that hold the number of the core it runs on.
+def constant_values(listing: Listing) -> dict[str, int]:
+    """Values that the listing sets to an integer, by name."""
+    found: dict[str, int] = {}
+    for bundle in listing.bundles:
+        for op in bundle.ops:
+            if op.opcode.startswith("smov") and op.value and op.predicate is None:
+                text = op.operands[0]
+                if text.isdigit():
+                    found[op.value] = int(text)
+    return found
 
-    Where one device has two cores, a kernel asks for it (``vpush.ccrf``, ``vpop.ccrf``, ``vpush``,
-    ``spop``) to take its half of the grid.
+
+def leaves_the_chip(op: Op, constants: Mapping[str, int]) -> bool:
+    """Whether an operation signals or copies to another chip.
+
+    A ``dma.general`` names its target in ``overrides``; zero is the core itself.
     """
-    numbers: set[str] = set()
-    pushed: list[str] = []
+    if ".remote" in op.opcode and op.opcode.startswith(("vsync", "dma")):
+        return True
+    if op.opcode != "dma.general":
+        return False
+    found = re.search(r"/\*overrides=\*/([^,]+)", op.text)
+    if found is None:
+        return False
+    target = found.group(1).strip()
+    return target != "0" and constants.get(target) != 0
+
+
+def asks_for_core(listing: Listing) -> bool:
+    """Whether a listing reads which core of its device it runs on, to take its part of the work."""
+    return any(reads_core(op) for bundle in listing.bundles for op in bundle.ops)
+
+
+def reads_core(op: Op) -> bool:
+    """Whether an operation loads the number of its core, which the runtime leaves in SMEM."""
+    return op.opcode == "sld" and "core id" in op.comment
+
+
+def barrier_cookies(listing: Listing) -> set[str]:
+    """Values pushed towards the scalar core that only serve a check that both cores are there.
+
+    Such a value goes ``vpush.ccrf``, ``vpop.ccrf``, ``vpush``, ``spop``.
+    """
+    popped: set[str] = set()
+    pushed: set[str] = set()
     for bundle in listing.bundles:
         for op in bundle.ops:
             if op.opcode == "vpop.ccrf" and op.value:
-                numbers.add(op.value)
-            elif op.opcode == "vpush" and op.value and op.operands and op.operands[0] in numbers:
-                pushed.append(op.value)
+                popped.add(op.value)
+            elif op.opcode == "vpush" and op.value and op.operands and op.operands[0] in popped:
+                pushed.add(op.value)
     return pushed

@@ -27,6 +27,9 @@ class Unknown:
     __slots__ = ()
     __hash__ = object.__hash__
 
+    def _decide(self, *_: object) -> bool:
+        raise UnknownDecision
+
     def __repr__(self) -> str:
         return "UNKNOWN"
 
@@ -36,9 +39,9 @@ class Unknown:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _same
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _same
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __neg__ = __invert__ = _same
-
-    def __bool__(self) -> bool:
-        raise UnknownDecision
+    # Code that was generated without care for unknown values stops at the first of these.
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __index__ = _decide  # type: ignore[assignment]
+    __eq__ = __ne__ = bit_length = bit_count = _decide  # type: ignore[assignment]
 
 
 class UnknownDecision(Exception):
@@ -171,7 +174,18 @@ def helpers(careful: bool) -> dict[str, Any]:
     made["and_"] = _and
     made["or_"] = _or
     made["select"] = lambda p, a, b: UNKNOWN if p is UNKNOWN else (a if p else b)
+    made["put"] = _put
     return made
+
+
+def _put(memory: dict[int, Any], address: Any, value: Any, first: int, end: int) -> None:
+    """Store a word; when nobody knows where, all words that it can be are unknown."""
+    if address is not UNKNOWN:
+        memory[address] = value
+        return
+    for place in memory:
+        if first <= place < end:
+            memory[place] = UNKNOWN
 
 
 def _and(a: Any, b: Any) -> Any:

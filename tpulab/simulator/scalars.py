@@ -6,7 +6,9 @@ operands, inputs. Their values come from the traced function, evaluated on the C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,25 @@ def no_values(_: Sequence[Operand]) -> dict[int, Any]:
 def fixed_values(values: dict[int, Any]) -> Values:
     """Values that are given outright."""
     return lambda _: values
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is known about a piece besides its listing.
+
+    Attributes:
+        values: gives contents of integer operands.
+        names: how the author calls the operands, by index.
+        steps: steps of the traced grid, all cores together, or ``None``.
+    """
+
+    values: Values
+    names: Mapping[int, str] = field(default_factory=dict)
+    steps: int | None = None
+
+
+NO_CALL = Call(no_values)
+"""A piece about which nothing more is known."""
 
 
 class CallValues:
@@ -54,16 +75,21 @@ class CallValues:
         for call, (axes, values) in zip(kernel.calls, found, strict=True):
             self._calls.append((call, axes, values))
 
-    def take(self, operands: Sequence[Operand]) -> Values:
-        """The values of the next call that a listing with these operands can be.
+    def take(self, operands: Sequence[Operand]) -> Call:
+        """The next call that a listing with these operands can be.
 
         The compiler drops calls whose results nobody needs, so shapes decide, then order.
         """
         for position, (call, axes, values) in enumerate(self._calls):
             if _fits(call, len(axes), operands):
                 del self._calls[position]
-                return lambda wanted: _known(call, axes, values, wanted)
-        return no_values
+                leading = len(axes) + len(call.scalar_prefetch)
+                return Call(
+                    partial(_known, call, axes, values),
+                    {leading + i: operand.name for i, operand in enumerate(call.operands)},
+                    call.steps,
+                )
+        return NO_CALL
 
 
 def _fits(call: PallasCall, dynamic: int, operands: Sequence[Operand]) -> bool:

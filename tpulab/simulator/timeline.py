@@ -28,12 +28,25 @@ class Event(NamedTuple):
 
 
 class PieceTime(NamedTuple):
-    """When a piece of the program ran."""
+    """When a piece of the program ran, and what it moved.
+
+    Attributes:
+        name: the piece's name; all its calls together make one entry.
+        kind: ``"kernel"`` for a Pallas kernel, ``"xla"`` for what XLA put around it.
+        start_cycle: when its first call began.
+        end_cycle: when its last call ended.
+        hbm_read_bytes: bytes that it reads from the HBM, all cores and calls together.
+        hbm_written_bytes: bytes that it writes to the HBM.
+        steps: grid steps of a kernel, 0 for XLA's pieces.
+    """
 
     name: str
     kind: str
     start_cycle: float
     end_cycle: float
+    hbm_read_bytes: int = 0
+    hbm_written_bytes: int = 0
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,10 +73,15 @@ class Timeline:
         load_count: transfers out of the HBM.
         store_count: transfers into the HBM.
         bundles_issued: bundles that were issued.
-        steps: how often the outermost loops were entered.
+        steps: grid steps of the kernels, all cores together; for a kernel without a grid, the
+            rounds of its outermost loop.
+        rounds: how often the kernels' outermost loops were entered. The pipeline around a grid
+            enters them one to two times more than there are steps: the first block is fetched
+            before there is anything to compute, the last one written when all is computed.
         cores: cores of the device that take part. Bytes and transfers are those of all of them;
             everything else is of the one that ends last.
-        limiting_unit: the unit that was busy longest.
+        limiting_unit: the unit that was busy longest, ``"hbm"`` for both directions of the memory;
+            ``limiting_share`` says for how much of the run.
         warnings: what the prediction leaves out or guesses.
     """
 
@@ -87,6 +105,34 @@ class Timeline:
     limiting_unit: str
     cores: int = 1
     warnings: tuple[str, ...] = ()
+    rounds: int = 0
+
+    @property
+    def kernel_hbm_bytes(self) -> int:
+        """Bytes that the Pallas kernels move to and from the HBM."""
+        return self._moved("kernel")
+
+    @property
+    def xla_hbm_bytes(self) -> int:
+        """Bytes that XLA's own operations around the kernels move to and from the HBM."""
+        return self._moved("xla")
+
+    def _moved(self, kind: str) -> int:
+        return sum(
+            piece.hbm_read_bytes + piece.hbm_written_bytes
+            for piece in self.pieces
+            if piece.kind == kind
+        )
+
+    @property
+    def limiting_share(self) -> float:
+        """The part of the run in which ``limiting_unit`` is busy, 0 to 1.
+
+        Far below 1 no unit limits the run: latencies do, one after the other.
+        """
+        units = ("dma_in", "dma_out") if self.limiting_unit == "hbm" else (self.limiting_unit,)
+        busy = sum(self.busy_cycles.get(unit, 0.0) for unit in units)
+        return min(1.0, busy / self.cycles) if self.cycles else 0.0
 
     @property
     def stall_seconds(self) -> dict[str, float]:
@@ -116,7 +162,7 @@ class Timeline:
                 "ph": "M",
                 "pid": 1,
                 "tid": 0,
-                "args": {"name": f"TPU {self.chip}, core 0 (predicted)"},
+                "args": {"name": f"TPU {self.chip}, one core (predicted)"},
             }
         ]
         thread = {"program": 0} | {unit: number + 1 for number, unit in enumerate(units)}
