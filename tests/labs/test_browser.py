@@ -129,9 +129,9 @@ def test_the_first_minutes_of_a_learner(url: str, page: Any) -> None:
     slider.scroll_into_view_if_needed()
     slider.focus()
     page.keyboard.press("ArrowRight")
-    page.get_by_text("Step 1 of 4 at (1): x_ref fetched, out_ref written back.").wait_for()
+    page.get_by_text("Step 2 of 4 at (1): x_ref fetched, out_ref written back.").wait_for()
     page.get_by_role("button", name="step back").click()
-    page.get_by_text("Step 0 of 4").wait_for()
+    page.get_by_text("Step 1 of 4").wait_for()
 
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     found = axe.run(page, context=".tpulab-stepping").response["violations"]

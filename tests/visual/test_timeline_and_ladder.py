@@ -74,10 +74,10 @@ def test_bars_of_one_block_share_their_look() -> None:
     for bar in bars(svg):
         fills[bar.find(f"{SVG}title").text.split(":")[0]].add(bar.get("fill"))  # type: ignore[union-attr]
     assert {step: len(looks) for step, looks in fills.items()} == {
-        "grid step 0": 1,
         "grid step 1": 1,
+        "grid step 2": 1,
     }
-    assert fills["grid step 0"] != fills["grid step 1"]
+    assert fills["grid step 1"] != fills["grid step 2"]
 
 
 def test_thousands_of_events_stay_small() -> None:
@@ -125,6 +125,18 @@ def test_waterfall_shows_every_loss_where_it_belongs() -> None:
     assert "largest loss is 1.50 ms at “schedule”" in figure.alt
     assert "To try: use larger blocks." in figure.alt
     assert [row[2] for row in figure.rows] == ["100%", "67%", "67%", "33%", "25%"]
+
+
+def test_a_long_cause_is_shown_whole_and_pushes_the_rows_below_down() -> None:
+    words = [f"word{number}" for number in range(40)]
+    long = _Rung("traffic", 2e-3, " ".join(words))
+    rungs = (_Rung("speed of light", 1e-3, "short"), long, _Rung("pipeline", 3e-3, "last cause"))
+    texts = ET.fromstring(ladder_waterfall(_Ladder(rungs)).svg).iter(f"{SVG}text")
+    shown = {text.text or "": float(text.get("y", 0)) for text in texts}
+    lines = [text for text in shown if text.startswith("word")]
+    assert " ".join(lines).split() == words
+    assert not [text for text in shown if "…" in text]
+    assert max(shown[line] for line in lines) < shown["pipeline"] < shown["last cause"]
 
 
 def test_a_refused_kernel_has_no_waterfall() -> None:

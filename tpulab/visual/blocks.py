@@ -85,7 +85,7 @@ def blocks_in_motion(call: PallasCall) -> Figure:
     drawing.text(0, 30, _grid_text(call), size=11)
     for position, step in enumerate(steps):
         x = left + column * position
-        drawing.text(x, 14, str(step), bold=True)
+        drawing.text(x, 14, str(step + 1), bold=True)
         where = ", ".join(str(int(value)) for value in coordinates[step])
         drawing.text(x, 30, f"({where})" if where else "", size=10)
         if position and step != steps[position - 1] + 1:
@@ -186,7 +186,7 @@ def _panel(
     moves = operand.moving[step]
     drawing.rectangle(x, y, width, height, stroke="currentColor")
     place = (left, top, right - left, bottom - top)
-    tooltip = f"step {step}: {operand.name} from row {row}, column {column}, "
+    tooltip = f"step {step + 1}: {operand.name} from row {row}, column {column}, "
     tooltip += _movement(operand, moves)
     if moves:
         drawing.rectangle(*place, fill=colour, tooltip=tooltip)

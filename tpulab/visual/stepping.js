@@ -91,7 +91,7 @@ function render({ model, el }) {
     const moving = data.operands
       .map((operand) => `${operand.name} ${movement(operand, operand.moving[step])}`)
       .join(", ");
-    status.textContent = `Step ${step} of ${data.steps}${place}: ${moving}.`;
+    status.textContent = `Step ${step + 1} of ${data.steps}${place}: ${moving}.`;
     panels.replaceChildren(
       ...data.operands.map((operand) => {
         const box = document.createElement("div");

@@ -34,8 +34,8 @@ _FINEST_PIXELS = 0.6
 def pipeline_timeline(timeline: Any, *, first_steps: int = FIRST_STEPS) -> Figure:
     """Draw the first steps of a predicted run: one lane a unit, time to the right.
 
-    Bars of even grid steps are solid, of odd ones hatched, so that the eye can follow a block from
-    its copy to the work on it.
+    Bars of the first, third, ... grid step are solid, the others hatched, so that the eye can
+    follow a block from its copy to the work on it.
 
     Args:
         timeline: a `Timeline`, or a ladder of one chip that holds the one it was predicted from.
@@ -127,7 +127,7 @@ def _draw_lane(
         x = _LEFT + start * scale
         width = (min(stop, end) - start) * scale
         stall = events[0].unit == "stall"
-        tooltip = name if stall else f"grid step {step}: {name}"
+        tooltip = name if stall else f"grid step {step + 1}: {name}"
         tooltip += f", {seconds_text((stop - start) / timeline.clock_hertz)}"
         outline = "currentColor" if width > 3 else None
         place = (x, y, max(width, _FINEST_PIXELS), _BAR)
@@ -168,10 +168,10 @@ def _axis(drawing: Drawing, y: float, end: float, timeline: Timeline) -> None:
 def _legend(drawing: Drawing, y: float) -> None:
     x = _LEFT
     drawing.rectangle(x, y - 9, 14, 10, fill=SKY, stroke="currentColor")
-    drawing.text(x + 19, y, "even grid steps", size=11)
+    drawing.text(x + 19, y, "grid steps 1, 3, 5 …", size=11)
     x += 140
     drawing.hatched(x, y - 9, 14, 10, colour=ORANGE, stroke="currentColor")
-    drawing.text(x + 19, y, "odd grid steps", size=11)
+    drawing.text(x + 19, y, "grid steps 2, 4, 6 …", size=11)
     x += 140
     drawing.rectangle(x, y - 9, 14, 10, fill="currentColor", opacity=0.45)
     drawing.text(x + 19, y, "the core issues nothing", size=11)

@@ -9,7 +9,10 @@ from tpulab.errors import UsageError
 from tpulab.visual.figure import Figure, seconds_text
 from tpulab.visual.svg import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, Drawing
 
-_LEFT, _WIDTH, _ROW = 132.0, 400.0, 50.0
+_LEFT, _WIDTH = 132.0, 400.0
+#: pixels that a rung takes beside the lines of its cause, and for each line
+_ROW, _LINE = 24.0, 13.0
+_CAUSE_WIDTH = 58
 # one colour and one direction of hatching a rung, so that a bar is known by either
 _LOOKS = {
     "speed of light": (GREEN, None),
@@ -40,13 +43,15 @@ def ladder_waterfall(ladder: Any) -> Figure:
         )
     longest = max(rung.seconds for rung in rungs)
     bound = rungs[0].seconds
-    drawing = Drawing(_LEFT + _WIDTH + 340.0, 26.0 + _ROW * len(rungs) + 12.0)
+    causes = [_wrapped(rung.cause or "", _CAUSE_WIDTH) for rung in rungs]
+    # a cause is shown whole: its row is as high as it needs
+    heights = [_ROW + _LINE * max(len(cause), 2) for cause in causes]
+    drawing = Drawing(_LEFT + _WIDTH + 340.0, 26.0 + sum(heights) + 12.0)
     drawing.text(_LEFT, 12, "0", size=11)
     drawing.text(_LEFT + _WIDTH, 12, seconds_text(longest), anchor="end", size=11)
     drawing.line(_LEFT, 18, _LEFT + _WIDTH, 18, opacity=0.5)
-    before = 0.0
-    for number, rung in enumerate(rungs):
-        y = 26.0 + _ROW * number
+    before, y = 0.0, 26.0
+    for rung, cause, height in zip(rungs, causes, heights, strict=True):
         start, end = (_LEFT + _WIDTH * seconds / longest for seconds in (before, rung.seconds))
         colour, lines = _LOOKS.get(rung.name, (BLUE, "/"))
         drawing.text(0, y + 17, rung.name, bold=True)
@@ -62,12 +67,10 @@ def ladder_waterfall(ladder: Any) -> Figure:
         share = f"{bound / rung.seconds:.0%} of the best" if rung.seconds else ""
         x = _LEFT + _WIDTH + 12
         drawing.text(x, y + 11, f"{seconds_text(rung.seconds)}   {share}", size=12)
-        cause = _wrapped(rung.cause or "", 58)
-        if len(cause) > 2:
-            cause = [cause[0], cause[1].rstrip(",;") + " …"]
         for line, text in enumerate(cause):
-            drawing.text(x, y + 25 + 13 * line, text, size=10.5)
+            drawing.text(x, y + 25 + _LINE * line, text, size=10.5)
         before = rung.seconds
+        y += height
     alt = _sentence(ladder, rungs)
     return Figure(
         title=f"Ladder on {ladder.chip}",
