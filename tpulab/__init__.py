@@ -15,6 +15,7 @@ _EXPORTS = {
     "hint": "tpulab.grading",
     "solution": "tpulab.grading",
     "progress": "tpulab.grading",
+    "reset": "tpulab.grading",
     "get_chip": "tpulab.hardware",
     "chips": "tpulab.hardware",
     "explain": "tpulab.compiler",

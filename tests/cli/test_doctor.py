@@ -49,6 +49,22 @@ def test_missing_compiler_costs_two_verdicts_and_not_the_lab(
     assert finding.remedy
 
 
+@pytest.mark.parametrize("clone", [True, False])
+def test_missing_compiler_is_installed_into_this_environment(
+    monkeypatch: pytest.MonkeyPatch, clone: bool
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("tpulab.bootstrap.clone_root", lambda: "/clone" if clone else None)
+    monkeypatch.setattr(
+        "tpulab.compiler.missing_reason", lambda: ("it is not installed", "pip install 'jax[tpu]'")
+    )
+    remedy = str(doctor._compiler().remedy)
+    assert sys.executable in remedy
+    assert ("constraints.txt" in remedy) == clone
+    assert clone or f"jax[tpu]=={doctor._version('jax')}" in remedy
+
+
 def test_missing_jupyterlab_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda package: None)
     assert doctor._jupyterlab().state == "no"

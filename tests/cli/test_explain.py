@@ -41,6 +41,16 @@ def test_unknown_message_is_no(tpulab: Run) -> None:
     assert "not in the catalogue" in done.stdout
 
 
+def test_closest_entries_are_told_by_title_and_can_be_asked_for(tpulab: Run) -> None:
+    unknown = tpulab("explain", "the kettle is cold")
+    key, title = unknown.stdout.splitlines()[-1].split(maxsplit=1)
+    assert " " in title
+    asked = tpulab("explain", key)
+    assert asked.returncode == 0
+    assert asked.stdout.splitlines()[0] == title
+    assert "instead:" in asked.stdout
+
+
 def test_nothing_to_explain_is_bad_usage(tpulab: Run) -> None:
     done = tpulab("explain")
     assert done.returncode == 2

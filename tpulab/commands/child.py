@@ -76,7 +76,8 @@ def _limit_memory(limit_bytes: int | None) -> None:
         import resource
     except ImportError:  # Windows has no such limit
         return
-    # the soft limit only: the compile worker, which is a child of this process, sets its own
+    # the soft limit only: a compile worker, which is a child of this process, inherits it and may
+    # raise it again up to the hard one, for the limit is meant for the person's code
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
         limit_bytes = min(limit_bytes, hard)
@@ -86,7 +87,11 @@ def _limit_memory(limit_bytes: int | None) -> None:
 def _load(request: dict[str, Any], phases: _Phases) -> tuple[Any, tuple[Any, ...]]:
     """The function of a request and its arguments."""
     phases.enter("load")
+    from tpulab.compiler.environment import settle_platform
     from tpulab.kernel import LoadError, load_function, parse_argument
+
+    # a file or a make_args() that creates arrays would else load the TPU compiler into this process
+    settle_platform()
 
     try:
         function, make_arguments = load_function(request["target"])

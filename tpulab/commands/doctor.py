@@ -114,9 +114,23 @@ def _compiler() -> Finding:
             "TPU compiler",
             "less",
             f"{missing[0]}; you get the verdicts legal, correct and safe, not compiles and fast",
-            missing[1],
+            _compiler_remedy(missing[1]),
         )
     return Finding("TPU compiler", "ok", str(compiler_version()))
+
+
+def _compiler_remedy(remedy: str) -> str:
+    """A command for this environment where the compiler could be here; else the remedy as it is."""
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
+        return remedy
+    from tpulab.bootstrap import clone_root
+
+    # libtpu must be the one that belongs to this jax
+    version = _version("jax")
+    where = f"'jax[tpu]=={version}'" if version else "'jax[tpu]'"
+    if clone_root():
+        where = "-e . -c constraints.txt"
+    return f"{_pip_install()} {where}"
 
 
 def _chips() -> Finding:
@@ -199,15 +213,17 @@ def _pairing() -> Finding:
         "pairing",
         "less",
         f"two people in one notebook needs {missing}",
-        f"{_pip_command()} install {where}",
+        f"{_pip_install()} {where}",
     )
 
 
-def _pip_command() -> str:
+def _pip_install() -> str:
+    """The start of a command that installs into this environment; uv's have no pip of their own."""
     from importlib.util import find_spec
 
-    own_pip = f"{sys.executable} -m pip"
-    return own_pip if find_spec("pip") else f"uv pip --python {sys.executable}"
+    if find_spec("pip"):
+        return f"{sys.executable} -m pip install"
+    return f"uv pip install --python {sys.executable}"
 
 
 def _home() -> Finding:

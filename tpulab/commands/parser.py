@@ -243,7 +243,9 @@ def _analysis(verbs: Any) -> None:
         verbs, "explain", "explain:explain", "explain a message of the TPU compiler or of Pallas"
     )
     parser.add_argument(
-        "message", nargs="*", help="the message, or a file that holds it; else standard input"
+        "message",
+        nargs="*",
+        help="the message, a file that holds it, or an entry's name; else standard input",
     )
     _chip_option(parser, None)
     _json_option(parser)
