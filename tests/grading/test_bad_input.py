@@ -253,23 +253,27 @@ def test_kills_its_parent_and_the_next_check_still_works():
     assert verdict_on(add, until="correct").passed
 
 
-def test_forks_and_leaves_nothing_behind(tmp_path):
-    marker = tmp_path / "pid"
-
+@pytest.mark.parametrize("session", [False, True])
+def test_forks_and_leaves_nothing_behind(session):
     def forks(x, y):
-        pid = os.fork()
-        if pid == 0:
-            marker.write_text(str(os.getpid()))
+        if os.fork() == 0:
+            if session:
+                # out of the group, and with a parent that is gone
+                os.setsid()
+                if os.fork() != 0:
+                    os._exit(0)
+            print("left behind:", os.getpid(), flush=True)
             time.sleep(120)
-        time.sleep(0.5)
+        time.sleep(0.7)
         os._exit(0)
 
-    verdict_on(forks)
+    verdict = verdict_on(forks)
+    pid = verdict.output.partition("left behind: ")[2].split()[0]
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:
-            with open(f"/proc/{marker.read_text()}/stat") as stat:
-                if stat.read().split()[2] == "Z":
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "Z":
                     return
         except OSError:
             return

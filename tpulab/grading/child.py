@@ -66,7 +66,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     described: dict[str, Any] = {
         "type": type(original).__name__,
         "kind": type(error).__name__,
-        "message": str(original)[:_MAX_TEXT],
+        "message": _text(original),
         "frames": frames[-_MAX_FRAMES:],
         "innermost_is_learners": innermost_is_learners,
         "during": during,
@@ -83,6 +83,13 @@ def describe_error(error: BaseException) -> dict[str, Any]:
             if getattr(explanation, name, None)
         } | {"matched": bool(getattr(explanation, "matched", False))}
     return described
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:_MAX_TEXT]
+    except Exception:  # noqa: BLE001 - an exception of the learner's may fail to say what it is
+        return ""
 
 
 def _called_for(frame: Any) -> dict[str, Any]:
@@ -102,20 +109,21 @@ def _called_for(frame: Any) -> dict[str, Any]:
 
 
 class _Session:
-    """One learner's function and what is done with it."""
+    """One learner's function and what is done with it; or, without one, programs and their runs."""
 
     def __init__(self) -> None:
         self.function: Callable[..., Any] | None = None
         self.returned = ""
         self.limits = Limits()
         self.compiled: dict[Any, Callable[..., Any]] = {}
+        self.programs: dict[int, Callable[..., Any]] = {}
 
     # one method a request; each returns a header and blobs
 
-    def load(
+    def enter(
         self, request: dict[str, Any], blobs: list[bytes]
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """Unpickle or import the function."""
+        """Give up what the rest of this process's life does not need."""
         from tpulab.grading import sandbox
 
         self.limits = Limits(**request["limits"])
@@ -123,16 +131,24 @@ class _Session:
             if entry not in sys.path:
                 sys.path.append(entry)
         os.chdir(request["folder"])
-        network = not sandbox.leave_network()
+        os.environ["TMPDIR"] = request["folder"]
+        away = sandbox.leave_network()
+        fenced = sandbox.fence(request["folder"])
         sandbox.apply(self.limits)
+        return {"network": not away, "fenced": fenced}, []
+
+    def load(
+        self, request: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Unpickle or import the function."""
+        reply, _ = self.enter(request, [])
         if request["kind"] == "pickle":
             import cloudpickle
 
             loaded = cloudpickle.loads(blobs[0])
         else:
             loaded = _load_file(request["path"], request["name"])
-        reply: dict[str, Any] = {"type": type(loaded).__name__, "callable": callable(loaded)}
-        reply["network"] = network
+        reply |= {"type": type(loaded).__name__, "callable": callable(loaded)}
         if callable(loaded):
             self.function = _whole(loaded)
             reply |= _signature(loaded, request["arity"])
@@ -159,6 +175,28 @@ class _Session:
         assert self.function is not None
         artifact = lower(self.function, *_specs(request["specs"]), chip=request["chip"])
         return {}, [artifact.to_bytes()]
+
+    def export(
+        self, request: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """The function with its kernels interpreted, as a program for another process."""
+        from tpulab.grading.inspection import exported_function
+
+        assert self.function is not None
+        data = exported_function(self._probe(), _specs(request["specs"]))
+        return ({"in_process": True}, []) if data is None else ({}, [data])
+
+    def run_program(
+        self, request: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Run an exported program on given arrays."""
+        from tpulab.grading.inspection import imported_function
+
+        number, (data, *packed) = request["program"], blobs
+        arrays = wire.unpack_arrays(request["arrays"], packed)
+        if number not in self.programs:
+            self.programs[number] = imported_function(data, arrays)
+        return self._outputs(self.programs[number](*arrays))
 
     def run(
         self, request: dict[str, Any], blobs: list[bytes]
@@ -270,9 +308,7 @@ def serve(reader: Any, writer: Any) -> None:
         faulthandler.dump_traceback_later(max(0.5, 0.9 * float(request.get("seconds", 60.0))))
         try:
             reply, out = getattr(session, request["do"])(request, blobs)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
+        except BaseException as error:  # noqa: BLE001 - the learner's own, Ctrl-C never comes here
             reply, out = {"error": describe_error(error), "returned": session.returned}, []
         faulthandler.cancel_dump_traceback_later()
         reply["id"] = request["id"]

@@ -37,7 +37,7 @@ def correct(inquiry: Inquiry, take_artifacts: Callable[[], None]) -> StepResult:
     take_artifacts()
     wrong: list[Outcome] = []
     right: list[Outcome] = []
-    for label, case, fill in inquiry.runs():
+    for label, case, fill in inquiry.begin_runs():
         got = inquiry.result(label, f"it runs on {case}", case.arguments)
         arguments = make_arguments(case.arguments, fill, inquiry.seed)
         kernel = inquiry.kernels[case.arguments]
@@ -55,7 +55,7 @@ def correct(inquiry: Inquiry, take_artifacts: Callable[[], None]) -> StepResult:
         True,
         f"equals the float64 oracle on {len(right)} inputs of {shapes} shapes; the work is "
         "done in the kernel",
-        data={"runs": len(right), "shapes": shapes},
+        data={"runs": len(right), "shapes": shapes, "isolated": inquiry.isolated},
     )
 
 

@@ -1,4 +1,9 @@
-"""What is asked of the process that runs the learner's code, and what it answers."""
+"""What is asked about an answer, and of which process.
+
+The learner's function lives in one process, which traces, lowers and exports it. The exported
+programs run in a second process, where no code of the learner's ever was: what it computes cannot
+be forged, and the inputs cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,15 @@ import numpy as np
 
 from tpulab.exercises.model import STEPS, ArgumentSpec, Case, Exercise
 from tpulab.exercises.values import make_arguments
-from tpulab.grading import host, problems, wire
+from tpulab.grading import wire
+from tpulab.grading.conversation import Conversation
 from tpulab.grading.problems import EndedError, Problem
 from tpulab.grading.sandbox import Limits
 from tpulab.grading.shipping import Shipment, search_path
 
 
 class Inquiry:
-    """One answer in its own process: requests by label, and the kernels it was found to have.
+    """One answer in its own process, and the kernels it was found to have.
 
     Attributes:
         exercise, chips, limits, seed: what it is judged by.
@@ -34,60 +40,53 @@ class Inquiry:
         self.last = last
         self.kernels: dict[tuple[ArgumentSpec, ...], Mapping[str, Any]] = {}
         self.function_where = ""
-        self._number = 0
-        self._requests: dict[str, tuple[int, float]] = {}
-        self._job: host.Job | None = None
+        self._learner: Conversation | None = None
+        self._runner: Conversation | None = None
+        # runs that only the learner's process can do: they print, or call back
+        self._in_process: set[str] = set()
 
     @property
     def output(self) -> str:
         """What the learner's code printed."""
-        return self._job.output if self._job is not None else ""
+        return self._learner.output if self._learner is not None else ""
 
     def close(self) -> None:
-        """End the process."""
-        if self._job is not None:
-            self._job.close()
+        """End both processes."""
+        for conversation in (self._learner, self._runner):
+            if conversation is not None:
+                conversation.close()
 
     def start(self, shipment: Shipment) -> None:
-        """Start the process and queue all requests: it works on while answers are judged."""
+        """Start and queue all requests: the processes work on while answers are judged."""
         limits, exercise = self.limits, self.exercise
-        self._job = host.start_job(limits.output_bytes)
-        self._send(
+        seconds = limits.stage_seconds
+        self._learner = Conversation(limits)
+        common = {"limits": limits.to_dict(), "sys_path": search_path()}
+        self._learner.send(
             "load",
             "load",
-            limits.stage_seconds,
-            shipment.request
-            | {
-                "limits": limits.to_dict(),
-                "sys_path": search_path(),
-                "folder": self._job.folder.name,
-                "arity": exercise.arity,
-            },
+            seconds,
+            shipment.request | common | {"folder": self._learner.folder, "arity": exercise.arity},
             [shipment.data],
         )
         for label, specs in self.shapes().items():
-            self._send(
-                label,
-                "trace",
-                limits.stage_seconds,
-                {"specs": _plain(specs), "chips": self.chips},
+            self._learner.send(
+                label, "trace", seconds, {"specs": _plain(specs), "chips": self.chips}
             )
         if self.last >= STEPS.index("compiles"):
             for chip in self.chips:
-                self._send(
-                    f"lower {chip}",
-                    "lower",
-                    limits.stage_seconds,
-                    {"specs": _plain(exercise.speed), "chip": chip},
-                )
+                header = {"specs": _plain(exercise.speed), "chip": chip}
+                self._learner.send(f"lower {chip}", "lower", seconds, header)
         if self.last >= STEPS.index("correct"):
-            for label, case, fill in self.runs():
-                described, blobs = wire.pack_arrays(make_arguments(case.arguments, fill, self.seed))
-                self._send(label, "run", limits.stage_seconds, {"arrays": described}, blobs)
+            self._runner = Conversation(limits)
+            self._runner.send("enter", "enter", seconds, common | {"folder": self._runner.folder})
+            for number, case in enumerate(exercise.cases):
+                wanted = {"specs": _plain(case.arguments)}
+                self._learner.send(f"export {number}", "export", seconds, wanted)
         if self.last >= STEPS.index("safe"):
             arrays = make_arguments(exercise.faithful, "random", self.seed)
             described, blobs = wire.pack_arrays(arrays)
-            self._send(
+            self._learner.send(
                 "faithful", "faithful", limits.faithful_seconds, {"arrays": described}, blobs
             )
 
@@ -98,81 +97,54 @@ class Inquiry:
             shapes[f"trace {number}"] = case.arguments
         return shapes
 
-    def runs(self) -> list[tuple[str, Case, str]]:
-        """(label, case, fill) of each run on the fast interpreter."""
-        return [
-            (f"run {number} {fill}", case, fill)
-            for number, case in enumerate(self.exercise.cases)
-            for fill in case.fills
-        ]
-
-    def _send(
-        self,
-        label: str,
-        what: str,
-        seconds: float,
-        header: Mapping[str, Any],
-        blobs: Sequence[bytes] = (),
-    ) -> None:
-        assert self._job is not None
-        self._number += 1
-        self._requests[label] = (self._number, seconds)
-        message = {"do": what, "id": self._number, "seconds": seconds, **header}
-        self._job.send(message, blobs)
-
-    def receive(self, label: str, doing: str) -> tuple[dict[str, Any], list[bytes]]:
-        """The answer to a request.
+    def ask(self, label: str, doing: str) -> tuple[dict[str, Any], list[bytes]]:
+        """What the learner's process answers; it may be an exception.
 
         Raises:
-            EndedError: there will be none.
+            EndedError: there is no answer.
         """
-        assert self._job is not None
-        job, limits = self._job, self.limits
-        number, seconds = self._requests[label]
-        # the first answer also waits for the warm process to come up
-        patience = seconds + (60.0 if label == "load" else 0.0)
-        if label == "faithful" and self.warning("wait-without-copy"):
-            # it will hang: no need to wait long to see it
-            patience = seconds = min(seconds, 6.0)
-        try:
-            message = job.receive(patience)
-        except TimeoutError:
-            job.kill()
-            job.ended.wait(1.0)
-            slow = problems.deadlock if label == "faithful" else None
-            if slow is not None:
-                raise EndedError(slow(seconds, job.output)) from None
-            raise EndedError(problems.too_slow(seconds, doing, job.output)) from None
-        if message is None:
-            # the warm process may be busy for a moment before it reports the end
-            job.ended.wait(10.0)
-            raise EndedError(
-                problems.from_exit(
-                    job.exit_code,
-                    doing,
-                    job.output,
-                    limits,
-                    flooded=job.flooded,
-                    malformed=job.malformed,
-                )
-            )
-        header, blobs = message
-        if header.get("id") != number:
-            job.kill()
-            raise EndedError(
-                Problem(
-                    "the process that runs your code answers out of turn",
-                    hint="do not write to open file descriptors",
-                )
-            )
-        return header, blobs
+        assert self._learner is not None
+        return self._learner.receive(label, doing)
 
-    def answer(self, label: str, doing: str) -> tuple[dict[str, Any], list[bytes]]:
-        """As :meth:`receive`; an exception in the learner's process is the end as well."""
-        header, blobs = self.receive(label, doing)
-        if "error" in header:
-            raise EndedError(problems.from_error(header["error"], doing, self.limits))
-        return header, blobs
+    def answer(
+        self, label: str, doing: str, at_most: float | None = None
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """As :meth:`ask`; an exception is the end as well."""
+        assert self._learner is not None
+        return self._learner.answer(label, doing, at_most)
+
+    # ---- runs on the fast interpreter
+
+    def begin_runs(self) -> list[tuple[str, Case, str]]:
+        """Hand each exported program to the clean process, with every filling of its case.
+
+        Returns:
+            (label, case, fill) of each run, in order, for :meth:`result`.
+
+        Raises:
+            EndedError: the function cannot be exported.
+        """
+        assert self._learner is not None
+        assert self._runner is not None
+        self._runner.answer("enter", "it starts")
+        runs = []
+        for number, case in enumerate(self.exercise.cases):
+            exported, blobs = self.answer(f"export {number}", f"it runs on {case}")
+            for fill in case.fills:
+                label = f"run {number} {fill}"
+                arrays = make_arguments(case.arguments, fill, self.seed)
+                described, data = wire.pack_arrays(arrays)
+                seconds = self.limits.stage_seconds
+                if exported.get("in_process"):
+                    self._in_process.add(label)
+                    self._learner.send(label, "run", seconds, {"arrays": described}, data)
+                else:
+                    header = {"arrays": described, "program": number}
+                    self._runner.send(label, "run_program", seconds, header, [blobs[0], *data])
+                    # the other fillings of the case find the program there
+                    blobs = [b""]
+                runs.append((label, case, fill))
+        return runs
 
     def result(self, label: str, doing: str, specs: tuple[ArgumentSpec, ...]) -> np.ndarray:
         """The one array that a run gave, of the shape and dtype that the exercise asks for.
@@ -180,8 +152,15 @@ class Inquiry:
         Raises:
             EndedError: there is none.
         """
-        answer, blobs = self.answer(label, doing)
+        process = self._learner if label in self._in_process else self._runner
+        assert process is not None
+        answer, blobs = process.answer(label, doing)
         return self.one_array(answer, blobs, specs)
+
+    @property
+    def isolated(self) -> bool:
+        """Whether every run was made where no code of the learner's was."""
+        return not self._in_process
 
     def one_array(
         self, answer: Mapping[str, Any], blobs: Sequence[bytes], specs: tuple[ArgumentSpec, ...]

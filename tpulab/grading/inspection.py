@@ -266,6 +266,38 @@ def fast_function(function: Callable[..., Any], arrays: Sequence[Any]) -> Callab
     return compiled
 
 
+def exported_function(function: Callable[..., Any], specs: Sequence[Any]) -> bytes | None:
+    """The function with its kernels interpreted, as the bytes of a program.
+
+    Returns:
+        None when it calls back into Python, as printing does: it can run in this process only.
+    """
+    import jax
+    import jax.export
+
+    from tpulab.kernel import jax_internals
+    from tpulab.kernel.tracing import stage
+
+    jaxpr, _, _ = stage(function, specs, "v5e")
+    rewritten = jax_internals.as_function(jax_internals.replace_interpret(jaxpr, True))
+    try:
+        exported = jax.export.export(jax.jit(rewritten), platforms=["cpu"])(*specs)
+        return bytes(exported.serialize())
+    except (NotImplementedError, ValueError):
+        return None
+
+
+def imported_function(data: bytes, arrays: Sequence[Any]) -> Callable[..., Any]:
+    """The program again, compiled for arrays of these shapes."""
+    import jax
+    import jax.export
+
+    specs = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+    exported = jax.export.deserialize(bytearray(data))
+    compiled: Callable[..., Any] = jax.jit(exported.call).lower(*specs).compile()
+    return compiled
+
+
 def faithful_run(function: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
     """Outputs of the faithful interpreter (None when it stopped) and its report as plain data."""
     from tpulab.kernel import run

@@ -10,7 +10,7 @@ from tpulab.grading.correct import correct
 from tpulab.grading.display import Listener
 from tpulab.grading.inquiry import Inquiry
 from tpulab.grading.legal import legal
-from tpulab.grading.problems import EndedError, NotAttemptedError, failed
+from tpulab.grading.problems import EndedError, NotAttemptedError, Problem, failed
 from tpulab.grading.safe import safe
 from tpulab.grading.sandbox import Limits
 from tpulab.grading.shipping import Shipment
@@ -105,6 +105,16 @@ class Judge:
                 result = judge()
             except EndedError as ended:
                 result = failed(name, ended.problem)
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                # what comes from the learner's process may be anything at all
+                result = failed(
+                    name,
+                    Problem(
+                        "the process that runs your code gave an answer that makes no sense",
+                        f"{type(error).__name__}: {str(error)[:200]}",
+                        "do not change tpulab, jax or json while your function is checked",
+                    ),
+                )
             self.steps.append(result)
             self.listener.step(result)
             if result.passed is False:
@@ -116,7 +126,7 @@ class Judge:
             return
         inquiry = self.inquiry
         for chip in self.chips:
-            answer, blobs = inquiry.receive(f"lower {chip}", f"it is lowered for {chip}")
+            answer, blobs = inquiry.ask(f"lower {chip}", f"it is lowered for {chip}")
             kernel = inquiry.kernels[self.exercise.speed]
             self.speed.submit(chip, answer, blobs, inquiry.limits, kernel)
 

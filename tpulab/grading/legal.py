@@ -65,7 +65,7 @@ def _for_shapes(inquiry: Inquiry, label: str, specs: tuple[ArgumentSpec, ...]) -
     """What is wrong for one set of shapes; None when nothing is."""
     described = ", ".join(map(str, specs))
     doing = f"it is traced for {described}"
-    kernel, _ = inquiry.receive(label, doing)
+    kernel, _ = inquiry.ask(label, doing)
     where = inquiry.function_where
     error = kernel.get("error")
     empty = kernel.get("returned") == "NoneType"

@@ -68,6 +68,8 @@ def last_frame(frames: Any) -> str:
 
 def from_error(error: Mapping[str, Any], doing: str, limits: Limits) -> Problem:
     """A problem from an exception that the learner's process described."""
+    if not isinstance(error, Mapping):
+        raise TypeError("an error that is not described")
     kind, text = str(error.get("type", "")), str(error.get("message", ""))
     first, _, rest = text.strip().partition("\n")
     where = last_frame(error.get("frames")) or str(error.get("error_where", ""))
@@ -131,7 +133,9 @@ def _place(known: Recognised, error: Mapping[str, Any], raised: str) -> str:
 
 
 def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else text[:most].rpartition(" ")[0] + " …"
+    if len(text) <= most:
+        return text
+    return (text[:most].rpartition(" ")[0] or text[:most]) + " …"
 
 
 def explained(cause: str, message: str, hint: str, where: str) -> Problem:

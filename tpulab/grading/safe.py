@@ -20,7 +20,10 @@ def safe(inquiry: Inquiry) -> StepResult:
     exercise = inquiry.exercise
     specs = exercise.faithful
     described = ", ".join(map(str, specs))
-    answer, blobs = inquiry.answer("faithful", f"the faithful interpreter runs it on {described}")
+    # a wait without a copy will hang: no need to wait long to see it
+    at_most = 6.0 if inquiry.warning("wait-without-copy") else None
+    doing = f"the faithful interpreter runs it on {described}"
+    answer, blobs = inquiry.answer("faithful", doing, at_most)
     report = answer.get("report") or {}
     unsupported = report.get("unsupported")
     if unsupported:

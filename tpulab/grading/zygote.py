@@ -17,6 +17,8 @@ import socket
 import sys
 from typing import Any
 
+from tpulab.grading import sandbox
+
 # what JAX imports when a kernel is first lowered or interpreted: half a second that every child
 # would pay again. Not needed for a first verdict, so it is left for when nothing waits.
 _LATER = (
@@ -56,7 +58,7 @@ def _child(channel: socket.socket, output: int) -> None:
     """Everything after the fork; never returns."""
     status = 1
     try:
-        from tpulab.grading import child, sandbox
+        from tpulab.grading import child
 
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
@@ -91,6 +93,7 @@ def main(descriptor: int) -> int:
     """Serve until the other end of the socket is closed."""
     control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sandbox.adopt_orphans()
     _import_the_slow_parts()
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -136,10 +139,15 @@ def _reap(control: socket.socket, jobs: dict[int, int]) -> None:
         except ChildProcessError:
             return
         if pid == 0:
-            return
+            break
         if pid in jobs:
             code = os.waitstatus_to_exitcode(status)
             _reply(control, {"job": jobs.pop(pid), "exit": code})
+    # a process that a check left behind, in whatever group or session, is ours now
+    for pid in sandbox.children():
+        if pid not in jobs:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
