@@ -17,7 +17,7 @@ def test_near_far_and_missing_answers() -> None:
     assert [near for *_, near in comparison.rows] == [True, False, None]
     assert comparison.made == 2
     assert comparison.right == 1
-    assert str(comparison).splitlines()[-1] == "1 of 3 within 10%"
+    assert str(comparison).splitlines()[-1].startswith("1 of 3 within 10%")
     assert "<td>no</td>" in comparison._repr_html_()
 
 
@@ -49,10 +49,30 @@ def test_a_scaffold_is_found_below_other_errors_and_a_refusal_of_jax_is_not_one(
         when_written(lambda: wrapped("Only take_along_axis-like gathers supported"))
 
 
-@pytest.mark.parametrize("answer", ["96", True, [1]])
-def test_an_answer_is_a_number(answer: object) -> None:
-    with pytest.raises(UsageError, match="not a number"):
-        Predictions({"a": answer})  # type: ignore[dict-item]
+@pytest.mark.parametrize("answer", ["96", True, [1], float("nan"), "x" * 900])
+def test_what_is_not_a_number_is_a_sentence_and_no_answer(answer: object) -> None:
+    predictions = Predictions({"a": answer, "b": 2})  # type: ignore[dict-item]
+    assert "is not a number" in str(predictions)
+    assert len(str(predictions)) < 200
+    assert predictions.answers == {"a": None, "b": 2}
+    assert predictions.compare({"a": 7, "b": 2}).right == 1  # type: ignore[union-attr]
+
+
+def test_an_outcome_is_shown_to_those_who_predicted_it() -> None:
+    comparison = Predictions({"a (MB)": None, "b": 1}).compare({"a (MB)": 31337, "b": 2})
+    assert "31337" not in str(comparison).replace(",", "")
+    assert "31337" not in comparison._repr_html_().replace(",", "")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("question", "guess", "outcome", "unit"),
+    [("t (MB)", 96, 100.663296, "MiB"), ("t (GB)", 2.03125, 2.18103808, "GiB")],
+)
+def test_binary_units_are_told_from_decimal_ones(
+    question: str, guess: float, outcome: float, unit: str
+) -> None:
+    comparison = Predictions({question: guess}, tolerance=0.03).compare({question: outcome})
+    assert f"no: these are {unit}" in str(comparison)
 
 
 def test_other_questions_are_refused() -> None:

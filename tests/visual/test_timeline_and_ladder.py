@@ -139,6 +139,15 @@ def test_a_long_cause_is_shown_whole_and_pushes_the_rows_below_down() -> None:
     assert max(shown[line] for line in lines) < shown["pipeline"] < shown["last cause"]
 
 
+def test_symptoms_alone_tell_neither_cause_nor_advice() -> None:
+    cause = "matrix results are waited for"
+    rungs = (_Rung("speed of light", 1e-3, "peak"), _Rung("schedule", 2e-3, cause, "Grow blocks."))
+    shown = ladder_waterfall(_Ladder(rungs), diagnose=False).to_html()
+    assert "2.00 ms" in shown
+    for giveaway in (cause, "peak", "row blocks", "largest loss"):
+        assert giveaway not in shown
+
+
 def test_a_refused_kernel_has_no_waterfall() -> None:
     with pytest.raises(UsageError, match="no ladder to draw") as raised:
         ladder_waterfall(_Ladder((), refusal="out of VMEM"))

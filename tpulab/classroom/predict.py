@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import math
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +23,7 @@ class Comparison:
 
     Attributes:
         rows: question, prediction (None when none was made), outcome, within the tolerance?
+            An outcome is shown once there is a prediction to set beside it.
         tolerance: relative distance that counts as right.
     """
 
@@ -38,9 +41,13 @@ class Comparison:
         return sum(bool(near) for *_, near in self.rows)
 
     def _cells(self) -> list[tuple[str, str, str, str]]:
-        verdicts = {True: "yes", False: "no", None: "–"}
         return [
-            (question, _text(guess), _text(outcome), verdicts[near])
+            (
+                question,
+                _text(guess),
+                _text(None if guess is None else outcome),
+                _nearness(question, guess, outcome, near),
+            )
             for question, guess, outcome, near in self.rows
         ]
 
@@ -73,8 +80,14 @@ class Comparison:
 
     def _sentence(self) -> str:
         if not self.made:
-            return "not attempted: no prediction was written down before the outcome"
-        return f"{self.right} of {len(self.rows)} within {self.tolerance:.0%}"
+            return (
+                "not attempted: write your predictions into the cell near the top, run it, "
+                "and then this one"
+            )
+        text = f"{self.right} of {len(self.rows)} within {self.tolerance:.0%}"
+        if self.made < len(self.rows):
+            text += "; an outcome shows once its prediction is written down"
+        return text
 
 
 class Predictions:
@@ -84,22 +97,23 @@ class Predictions:
         answers: question (with its unit) → number, or None while there is none.
         tolerance: relative distance from the outcome that counts as right.
 
-    Raises:
-        UsageError: an answer that is not a number.
+    An answer that is not a number counts as none, and the object says so when it is shown: a slip
+    here must not keep the cells below from running.
     """
 
     def __init__(
         self, answers: Mapping[str, Number | None], *, tolerance: float = TOLERANCE
     ) -> None:
-        for question, answer in answers.items():
-            if answer is not None and (
-                isinstance(answer, bool) or not isinstance(answer, (int, float))
-            ):
-                raise UsageError(
-                    f"the prediction for {question!r} is {answer!r}, which is not a number",
-                    hint="write a number such as 96 or 1.5e-3, or None while you think",
-                )
-        self._answers = dict(answers)
+        self._problems = {
+            question: f"{question}: {_shown(answer)} is not a number; write one, or None while "
+            "you think"
+            for question, answer in answers.items()
+            if not _is_an_answer(answer)
+        }
+        self._answers = {
+            question: None if question in self._problems else answer
+            for question, answer in answers.items()
+        }
         self.tolerance = tolerance
 
     @property
@@ -176,11 +190,39 @@ class Predictions:
 
     def __str__(self) -> str:
         made = [f"{q}: {_text(a)}" for q, a in self._answers.items() if a is not None]
+        if self._problems:
+            made += [line for q, line in self._problems.items() if self._answers[q] is None]
+            return "\n".join(made)
         if not made:
             return "not attempted: write your numbers into the cell above, before you read on"
         return "\n".join(["written down:", *(f"  {line}" for line in made)])
 
     __repr__ = __str__
+
+
+def _is_an_answer(answer: object) -> bool:
+    if answer is None:
+        return True
+    if isinstance(answer, bool) or not isinstance(answer, numbers.Real):
+        return False
+    return math.isfinite(answer)
+
+
+def _shown(answer: object) -> str:
+    """A wrong answer in a sentence, however long it is."""
+    text = repr(answer)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _nearness(question: str, guess: Number | None, outcome: Number, near: bool | None) -> str:
+    if guess is None or near is None:
+        return "–"
+    if near:
+        return "yes"
+    for decimal, binary, factor in (("MB", "MiB", 2**20 / 1e6), ("GB", "GiB", 2**30 / 1e9)):
+        if f"({decimal})" in question and abs(guess * factor - outcome) < 0.005 * abs(outcome):
+            return f"no: these are {binary}"
+    return "no"
 
 
 def _text(number: Number | None) -> str:

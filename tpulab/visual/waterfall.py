@@ -24,7 +24,7 @@ _LOOKS = {
 }
 
 
-def ladder_waterfall(ladder: Any) -> Figure:
+def ladder_waterfall(ladder: Any, *, diagnose: bool = True) -> Figure:
     """Draw the rungs of a ladder for one chip.
 
     Every bar starts where the one above it ends: its coloured part is the time that this rung's
@@ -32,6 +32,8 @@ def ladder_waterfall(ladder: Any) -> Figure:
 
     Args:
         ladder: what `tpulab.ladder` returns for one chip.
+        diagnose: also tell causes and advice; without, the times alone, for whoever wants to find
+            the cause.
 
     Raises:
         UsageError: the ladder has no rungs, because the chip refused the kernel.
@@ -43,7 +45,8 @@ def ladder_waterfall(ladder: Any) -> Figure:
         )
     longest = max(rung.seconds for rung in rungs)
     bound = rungs[0].seconds
-    causes = [_wrapped(rung.cause or "", _CAUSE_WIDTH) for rung in rungs]
+    told = [(rung.cause or "") if diagnose else "" for rung in rungs]
+    causes = [_wrapped(cause, _CAUSE_WIDTH) for cause in told]
     # a cause is shown whole: its row is as high as it needs
     heights = [_ROW + _LINE * max(len(cause), 2) for cause in causes]
     drawing = Drawing(_LEFT + _WIDTH + 340.0, 26.0 + sum(heights) + 12.0)
@@ -51,13 +54,13 @@ def ladder_waterfall(ladder: Any) -> Figure:
     drawing.text(_LEFT + _WIDTH, 12, seconds_text(longest), anchor="end", size=11)
     drawing.line(_LEFT, 18, _LEFT + _WIDTH, 18, opacity=0.5)
     before, y = 0.0, 26.0
-    for rung, cause, height in zip(rungs, causes, heights, strict=True):
+    for number, rung in enumerate(rungs):
         start, end = (_LEFT + _WIDTH * seconds / longest for seconds in (before, rung.seconds))
         colour, lines = _LOOKS.get(rung.name, (BLUE, "/"))
         drawing.text(0, y + 17, rung.name, bold=True)
         drawing.rectangle(_LEFT, y + 2, start - _LEFT, 20, stroke="currentColor", opacity=0.25)
         place = (start, y + 2, max(end - start, 1.5), 20)
-        tooltip = f"{rung.name}: {seconds_text(rung.seconds)}. {rung.cause}"
+        tooltip = f"{rung.name}: {seconds_text(rung.seconds)}. {told[number]}".rstrip()
         if lines is None:
             drawing.rectangle(*place, fill=colour, stroke="currentColor", tooltip=tooltip)
         else:
@@ -67,11 +70,11 @@ def ladder_waterfall(ladder: Any) -> Figure:
         share = f"{bound / rung.seconds:.0%} of the best" if rung.seconds else ""
         x = _LEFT + _WIDTH + 12
         drawing.text(x, y + 11, f"{seconds_text(rung.seconds)}   {share}", size=12)
-        for line, text in enumerate(cause):
+        for line, text in enumerate(causes[number]):
             drawing.text(x, y + 25 + _LINE * line, text, size=10.5)
         before = rung.seconds
-        y += height
-    alt = _sentence(ladder, rungs)
+        y += heights[number]
+    alt = _sentence(ladder, rungs, diagnose)
     return Figure(
         title=f"Ladder on {ladder.chip}",
         alt=alt,
@@ -83,14 +86,14 @@ def ladder_waterfall(ladder: Any) -> Figure:
                 seconds_text(rung.seconds),
                 f"{bound / rung.seconds:.0%}" if rung.seconds else "",
                 "" if not number else "+" + seconds_text(rung.seconds - rungs[number - 1].seconds),
-                rung.cause or "",
+                told[number],
             )
             for number, rung in enumerate(rungs)
         ),
     )
 
 
-def _sentence(ladder: Any, rungs: Sequence[Any]) -> str:
+def _sentence(ladder: Any, rungs: Sequence[Any], diagnose: bool) -> str:
     added = [
         (after.seconds - before.seconds, after)
         for before, after in zip(rungs, rungs[1:], strict=False)
@@ -100,7 +103,7 @@ def _sentence(ladder: Any, rungs: Sequence[Any]) -> str:
         f"On {ladder.chip}, {seconds_text(rungs[0].seconds)} would be the best and "
         f"{seconds_text(last.seconds)} is {'measured' if last.name == 'measured' else 'predicted'}"
     )
-    if added and max(added, key=lambda pair: pair[0])[0] > 0:
+    if diagnose and added and max(added, key=lambda pair: pair[0])[0] > 0:
         loss, rung = max(added, key=lambda pair: pair[0])
         text += f"; the largest loss is {seconds_text(loss)} at “{rung.name}”"
         advice = getattr(rung, "advice", None)
