@@ -44,12 +44,20 @@ def _run(arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, terminate)
     except ValueError:
         pass  # not the main thread: whoever called us owns the signals
+    import warnings
+
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     from tpulab.commands import parser
 
     options = parser.parse(arguments)
     status = options.run(options)
     sys.stdout.flush()
     return status
+
+
+def _show_warning(message: Warning | str, *_place: object, **_more: object) -> None:
+    """A warning as a sentence: the line of our source that gave it helps nobody."""
+    _write_error(f"tpulab: {message}")
 
 
 def _explain(error: Exception) -> int:

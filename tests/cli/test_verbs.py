@@ -214,3 +214,15 @@ def test_home_that_cannot_be_written_still_lists(tpulab: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert "matmul.tiled" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.needs_libtpu
+def test_a_timeline_that_cannot_be_written_costs_no_ladder(tpulab: Run, tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNELS)
+    folder = tmp_path / "timeline.json.part"
+    folder.mkdir()  # in the way of the file that is renamed when it is whole
+    done = tpulab("ladder", "kernel.py:add", "--arg", "f32[8,128]", "--trace", "timeline.json")
+    assert done.returncode == 1
+    assert "speed of light" in done.stdout
+    assert "timeline.json" in done.stderr
+    assert "Traceback" not in done.stderr

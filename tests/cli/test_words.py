@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import warnings
 
 import pytest
 
@@ -96,3 +97,20 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 def test_debug_shows_the_traceback(tpulab: Run) -> None:
     assert "Traceback" in tpulab("chips", "v5x", TPULAB_DEBUG="1").stderr
+
+
+def test_a_warning_is_one_plain_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tpulab import cli
+    from tpulab.commands import calculators
+
+    def warns(options: object) -> int:
+        warnings.warn("something is less than it could be", stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(calculators, "chips", warns)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert cli.main(["chips"]) == 0
+    assert capsys.readouterr().err == "tpulab: something is less than it could be\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 from tpulab.commands.options import check_target, chip_names
 from tpulab.commands.supervise import Limits, UserCodeError, run_supervised
-from tpulab.errors import UsageError
+from tpulab.errors import TpulabError, UsageError
 
 
 def ladder(options: argparse.Namespace) -> int:
@@ -50,17 +51,18 @@ def ladder(options: argparse.Namespace) -> int:
             raise
     say("")
     merged = _merge(answers, chips)
-    for chip, file in trace_files.items():
-        timeline = merged["traces"].get(chip)
-        if timeline is not None:
-            _write(file, json.dumps(timeline))
+    # the answer first: a disk that is full costs the timeline and not the ladder
     if options.json:
         print(json.dumps(merged["json"], indent=2))
     else:
         print("\n\n".join(merged["texts"][chip] for chip in chips))
-        for chip, file in trace_files.items():
-            if merged["traces"].get(chip) is not None:
-                print(f"\ntimeline for {chip}: {file} (open it at ui.perfetto.dev)")
+    for chip, file in trace_files.items():
+        timeline = merged["traces"].get(chip)
+        if timeline is None:
+            continue
+        _write(file, json.dumps(timeline))
+        if not options.json:
+            print(f"\ntimeline for {chip}: {file} (open it at ui.perfetto.dev)")
     refused = any(entry["refusal"] for entry in merged["json"]["chips"].values())
     return 1 if refused else 0
 
@@ -112,8 +114,13 @@ def _trace_files(wish: str | None, chips: list[str]) -> dict[str, Path]:
 
 def _write(file: Path, text: str) -> None:
     part = file.with_name(file.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, file)
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise TpulabError(f"the timeline can't be written to {file}: {error.strerror}") from error
 
 
 def _progress(*, quiet: bool) -> Any:

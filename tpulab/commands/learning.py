@@ -38,7 +38,7 @@ def check(options: argparse.Namespace) -> int:
     if options.json:
         print(verdict.to_json(indent=2))
     if verdict.interrupted:
-        raise KeyboardInterrupt
+        return 130  # as after any Ctrl-C; the verdict has said so already
     return 0 if verdict.passed else 1
 
 
