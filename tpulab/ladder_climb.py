@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 from tpulab import ladder_causes as causes
+from tpulab import ladder_losses as losses
 from tpulab.errors import TpulabError
 from tpulab.hardware import Chip, get_chip
 from tpulab.ladder_model import ChipLadder, Refusal, Rung
@@ -107,7 +108,7 @@ def climb(
     memory = compute = 0.0
     if kernel is not None:
         warnings += getattr(kernel, "notes", ())
-        rungs, memory, compute = _bounds(kernel, chip, warnings)
+        rungs, memory, compute = _bounds(kernel, chip, warnings, timeline)
         light = rungs[0].seconds
     if refusal is None and timeline is not None:
         refusal = _faster_than_light(timeline, light, kernel)
@@ -188,10 +189,31 @@ def _disagreements(timeline: Any, kernel: Any, compute_seconds: float) -> list[s
     return found
 
 
-def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], float, float]:
+def _moved_padding(kernel: Any, timeline: Any) -> float:
+    """The share of the padding to native tiles that moves through HBM, 0 to 1.
+
+    Arrays lie padded in HBM unless XLA has chosen another layout for them; what the program moves
+    tells. Without a program all of it counts.
+    """
+    padding = sum((call.hbm_bytes_padded - call.hbm_bytes) * call.times for call in kernel.calls)
+    if timeline is None or padding <= 0:
+        return 1.0
+    moved = sum(
+        piece.hbm_read_bytes + piece.hbm_written_bytes
+        for piece in timeline.pieces
+        if not _is_xla(piece)
+    )
+    return float(min(1.0, max(0.0, (moved - kernel.hbm_bytes) / padding)))
+
+
+def _bounds(
+    kernel: Any, chip: Chip, warnings: list[str], timeline: Any
+) -> tuple[list[Rung], float, float]:
     """The rungs that need no compiler; HBM time of the padded traffic, matrix time at peak."""
     from tpulab.roofline import Work, bound
 
+    share = _moved_padding(kernel, timeline)
+    padded_bytes = 0.0
     work = Work.of_kernel(kernel)
     best = bound(work, chip)
     warnings += best.assumptions
@@ -206,8 +228,9 @@ def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], f
         passes = {name: once.matmul_flops[name] / _plain(call, name) for name in flops}
         filled = Work(
             {name: value * passes[name] for name, value in flops.items()},
-            call.hbm_bytes_padded * call.times,
+            (call.hbm_bytes + share * (call.hbm_bytes_padded - call.hbm_bytes)) * call.times,
         )
+        padded_bytes += filled.hbm_bytes
         limit = bound(filled, chip)
         padded += limit.seconds
         memory += limit.hbm_seconds
@@ -216,7 +239,10 @@ def _bounds(kernel: Any, chip: Chip, warnings: list[str]) -> tuple[list[Rung], f
     padded = max(padded, traffic)
     first = causes.light_cause(work, best)
     second = causes.traffic_cause(kernel, traffic - best.seconds, moved, traffic)
-    third = causes.padding_cause(kernel, chip, padded - traffic, padded, matrix >= memory)
+    compute_bound = matrix >= memory
+    third = causes.padding_cause(
+        kernel, chip, padded - traffic, padded, compute_bound, padded_bytes
+    )
     rungs = [
         Rung("speed of light", best.seconds, first.text),
         Rung("traffic", traffic, second.text, second.advice),
@@ -256,43 +282,63 @@ def _predicted(
     """All rungs: the predicted ones added, the earlier ones kept below them."""
     predicted = timeline.seconds
     cycles = timeline.compute_cycles if compute_cycles is None else compute_cycles
-    # an estimate of padding can be above what the compiler achieved; the program is the better
-    # witness, so nothing before the prediction may exceed it
-    rungs = [
-        Rung(rung.name, min(rung.seconds, predicted), rung.cause, rung.advice) for rung in rungs
-    ]
+    # an estimate can be above what the compiler achieved; the program is the better witness, so
+    # nothing before the prediction may exceed it
+    rungs = [_at_most(rung, predicted) for rung in rungs]
     instructions = cycles / timeline.clock_hertz
-    schedule = min(max(instructions, memory_seconds, rungs[-1].seconds), predicted)
-    cause = causes.schedule_cause(program, timeline, chip, schedule - rungs[-1].seconds)
+    before = rungs[-1].seconds
+    schedule = min(max(instructions, memory_seconds, before), predicted)
+    cause = losses.schedule_cause(
+        program,
+        timeline,
+        chip,
+        schedule - before,
+        min(instructions, predicted),
+        whole_run=compute_cycles is None or compute_cycles == timeline.compute_cycles,
+    )
     rungs.append(Rung("schedule", schedule, cause.text, cause.advice))
     xla = sum(p.end_cycle - p.start_cycle for p in timeline.pieces if _is_xla(p))
-    moved = (timeline.hbm_read_bytes + timeline.hbm_written_bytes) / timeline.cores
-    stream, latency = _transfers(chip)
-    cause = causes.pipeline_cause(
+    cause = losses.pipeline_cause(
         kernel,
         timeline,
+        chip,
         predicted - schedule,
-        xla / timeline.clock_hertz,
-        # what the streams' real bandwidth adds, as far as HBM is the slower side
-        max(0.0, moved / stream - schedule),
-        latency * timeline.steps,
+        schedule_seconds=schedule,
+        instruction_seconds=instructions,
+        xla_seconds=xla / timeline.clock_hertz,
+        transfers=_transfers(chip),
     )
     rungs.append(Rung("pipeline", predicted, cause.text, cause.advice))
     return rungs
 
 
-def _transfers(chip: Chip) -> tuple[float, float]:
-    """Bytes per second that a core's streams reach, and seconds of one transfer's latency."""
+def _at_most(rung: Rung, seconds: float) -> Rung:
+    if rung.seconds <= seconds * (1 + 1e-9):
+        return Rung(rung.name, min(rung.seconds, seconds), rung.cause, rung.advice)
+    return Rung(
+        rung.name,
+        seconds,
+        f"{rung.cause} (counted so, {causes.time_text(rung.seconds)}; the program needs less: XLA "
+        "keeps arrays in VMEM or lays them out without padding)",
+    )
+
+
+def _transfers(chip: Chip) -> losses.Transfers:
+    """What a core's streams reach, as the simulator has it."""
+    sheet = chip.hbm_bandwidth("core")
     try:
         from tpulab.simulator import constants_for
 
         constants = constants_for(chip.name)
-        return (
-            float(constants.hbm_bytes_per_cycle * constants.clock_hertz),
-            float(constants.dma_latency_cycles / constants.clock_hertz),
-        )
-    except (ImportError, TpulabError, AttributeError):
-        return chip.hbm_bandwidth("core"), 0.0
+    except (ImportError, TpulabError):
+        return losses.Transfers(sheet, sheet, sheet, 0.0)
+    share = float(constants.hbm_bytes_per_cycle * constants.clock_hertz)
+    return losses.Transfers(
+        share * max(1.0, constants.lone_core_fraction * constants.cores),
+        share,
+        sheet,
+        float(constants.dma_latency_cycles / constants.clock_hertz),
+    )
 
 
 # a published time of which dispatch is more than this says little about the kernel

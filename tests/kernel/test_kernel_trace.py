@@ -339,7 +339,7 @@ def test_calls_in_jit_scan_loop_and_custom_vjp() -> None:
     kernel = trace(function, "f32[16,128]")
     assert [call.times for call in kernel.calls] == [1, 7, 5, 1]
     assert kernel.vpu_flops == (1 + 7 + 5 + 1) * 16 * 128
-    assert len(trace(jax.grad(lambda x: guarded(x).sum()), "f32[16,128]").calls) == 2
+    assert len(trace(jax.value_and_grad(lambda x: guarded(x).sum()), "f32[16,128]").calls) == 2
 
 
 def test_call_in_a_branch() -> None:
@@ -588,3 +588,92 @@ def test_a_changed_global_is_noticed_in_jitted_functions(wrapped: bool) -> None:
     assert trace(function, "f32[1024,128]").calls[0].grid == (16,)
     settings["terms"] = 3
     assert trace(function, "f32[1024,128]").vpu_flops == 3 * 1024 * 128
+
+
+def test_the_least_traffic_counts_no_block_twice() -> None:
+    """Two of eight blocks are read, again and again; all that is written is eight blocks."""
+    block = 8 * 128 * 4
+
+    def body(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...]
+
+    def two(x: Any) -> Any:
+        return pl.pallas_call(
+            body,
+            grid=(8,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i: (i % 2, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+            out_shape=jax.ShapeDtypeStruct((64, 128), x.dtype),
+        )(x)
+
+    kernel = trace(two, "f32[64,128]")
+    assert kernel.hbm_bytes == 16 * block
+    assert kernel.unique_bytes == kernel.calls[0].unique_bytes == (2 + 8) * block
+
+
+def test_the_least_traffic_of_copies_by_hand() -> None:
+    """Either of two arrays is copied from, the same part of it at every step."""
+
+    def body(which_ref: Any, a_ref: Any, b_ref: Any, out_ref: Any, buffer: Any, done: Any) -> None:
+        @pl.when(which_ref[0] == 0)
+        def _() -> None:
+            pltpu.make_async_copy(a_ref.at[pl.ds(8, 8)], buffer, done).start()
+
+        @pl.when(which_ref[0] != 0)
+        def _() -> None:
+            pltpu.make_async_copy(b_ref.at[pl.ds(8, 8)], buffer, done).start()
+
+        pltpu.make_async_copy(b_ref.at[pl.ds(0, 8)], buffer, done).wait()
+        out_ref[...] = buffer[...]
+
+    def either(which: Any, a: Any, b: Any) -> Any:
+        anywhere = pl.BlockSpec(memory_space=pl.ANY)
+        return pl.pallas_call(
+            body,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1,
+                grid=(4,),
+                in_specs=[anywhere, anywhere],
+                out_specs=pl.BlockSpec((8, 128), lambda i, which: (i, 0)),
+                scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA],
+            ),
+            out_shape=jax.ShapeDtypeStruct((32, 128), jnp.float32),
+        )(which, a, b)
+
+    known = trace(either, "i32[1]=[0]", "f32[64,128]", "f32[64,128]")
+    assert known.unique_bytes == 4 + (1 + 4) * 8 * 128 * 4
+    assert known.hbm_bytes == 4 + (4 + 4) * 8 * 128 * 4
+    # neither copy must be made when it is not known which one will be
+    unknown = trace(either, "i32[1]", "f32[64,128]", "f32[64,128]")
+    assert unknown.unique_bytes == 4 + 4 * 8 * 128 * 4
+
+
+def test_arrays_between_calls_may_stay_in_vmem() -> None:
+    """Only the argument and the result must pass through HBM, whatever lies between."""
+
+    def chain(x: Any) -> Any:
+        for _ in range(4):
+            x = samples.copy_blocks((8, 128), (8,), lambda i: (i, 0))(x)
+        return x
+
+    def loop(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 5, lambda _, y: chain(y), x)
+
+    def scan(x: Any) -> Any:
+        return jax.lax.scan(lambda carry, row: (carry, chain(row)), 0, x.reshape(2, 32, 128))[1]
+
+    size = 64 * 128 * 4
+    for function, calls in ((chain, 4), (loop, 20)):
+        kernel = trace(function, "f32[64,128]")
+        assert kernel.hbm_bytes == calls * 2 * size
+        assert kernel.unique_bytes == 2 * size
+        assert kernel.handed_on_bytes == (calls - 1) * 2 * size
+    assert trace(scan, "f32[64,128]").unique_bytes >= 2 * size - size
+
+
+def test_a_converted_argument_is_read_as_far_as_it_is_used() -> None:
+    kernel = trace(
+        lambda x: samples.copy_blocks((16, 128), (4,), lambda i: (i, 0))(x.astype(jnp.bfloat16)),
+        "f32[64,128]",
+    )
+    assert kernel.unique_bytes == 2 * 64 * 128 * 2

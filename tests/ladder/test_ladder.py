@@ -86,7 +86,7 @@ def test_matmul_on_two_chips() -> None:
         assert 1 < times[-1] / times[1] < 4
         assert one.vmem_bytes > 256 * 256 * (2 * 2 * 3 + 4) * 0.9
         assert sum(one.stall_seconds.values()) < one.predicted_seconds
-        assert "read 4 times" in one.rungs[1].cause
+        assert "reads input lhs_ref 4 times and rhs_ref 4 times" in one.rungs[1].cause
 
 
 @pytest.mark.needs_libtpu
@@ -208,26 +208,20 @@ def _loop(kind: str):
     def fori(count, x):
         return jax.lax.fori_loop(0, count[0], lambda _, carry: once(carry), x)
 
-    def plain(count, x):
-        return once(x)
-
-    return {"scan": scan, "fori": fori, "plain": plain}[kind]
+    return {"scan": scan, "fori": fori}[kind]
 
 
 @pytest.mark.needs_libtpu
 @pytest.mark.parametrize("kind", ["scan", "fori"])
 def test_a_loop_around_a_kernel_counts_every_iteration(kind: str) -> None:
     arguments = ("i32[1]=[7]", "f32[2048,1024]")
-    plain = ladder(_loop("plain"), *arguments)
     result = ladder(_loop(kind), *arguments)
     assert result.refusal is None
-    assert not [w for w in result.warnings if "guess" in w]
-    kernels = [p for p in result.timeline.pieces if p.kind == "kernel"]
-    (alone,) = [p for p in plain.timeline.pieces if p.kind == "kernel"]
-    spent = sum(p.end_cycle - p.start_cycle for p in kernels)
-    # XLA keeps some iterations' arrays in VMEM, where they move faster
-    assert spent > 2.5 * (alone.end_cycle - alone.start_cycle)
+    assert not [warning for warning in result.warnings if "guess" in warning]
+    assert sum(piece.steps for piece in result.timeline.pieces) == 7 * 8
+    # what goes from one iteration to the next may stay in VMEM
     assert result.predicted_seconds >= result.bound_seconds
+    assert result.bound_seconds < 7 * 2 * 8 * MIB / 819e9
 
 
 def test_a_function_without_a_kernel_is_refused_with_a_reason() -> None:

@@ -296,6 +296,9 @@ class Counter(MemoryWalk):
         if differs and not follow:
             self.note(f"a loop of {length:,} iterations is too long to follow one by one", ins)
             self.tally.dma_exact = False
+        # what a short loop copies is looked at place by place
+        copies = not differs and length * cost <= COMPILE_FROM
+        follow = follow or (copies and loops.has_any(body, ("dma_start",)))
         while follow and length > 0:
             before = self.unresolved
             carry = self.walk(body, [*constants, *carry, *slices], weight)[:carried]
@@ -340,7 +343,12 @@ class Counter(MemoryWalk):
         carry = inputs[condition_count + body_count :]
         trips = loops.trip_count(condition, body, condition_constants, body_count, carry)
         differs, cost = self._looks(body)
-        if trips is not None and not differs:
+        short = trips is not None and trips.shape[0] == 1 and trips[0] * cost <= COMPILE_FROM
+        if (
+            trips is not None
+            and not differs
+            and not (short and loops.has_any(body, ("dma_start",)))
+        ):
             start = loops.carry_within(body, body_count, carry)
             with self._summary():
                 self.walk(body, [*body_constants, *start], weight * trips)

@@ -206,6 +206,15 @@ def make_jaxpr(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[
     return jaxpr, jax.tree_util.tree_structure(shape)
 
 
+def without_dead_code(jaxpr: Any) -> Any:
+    """A closed jaxpr without equations whose results nobody needs, as XLA will not run them."""
+    from jax.interpreters import partial_eval
+
+    inner = open_jaxpr(jaxpr)
+    alive, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
+    return jaxpr.replace(jaxpr=alive)
+
+
 def evaluate_equation(equation: Any, values: Sequence[Any]) -> list[Any]:
     """Run one equation eagerly on concrete values."""
     params = equation.primitive.get_bind_params(equation.params)

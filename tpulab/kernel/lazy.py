@@ -27,6 +27,22 @@ class Node:
     operands: list[Lazy]
 
 
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The array that a value is, or is made from by moving and converting it.
+
+    Attributes:
+        kind: "argument" of the function, or "result" of a call. index: of the argument or call.
+        position: of the result. slices: how many parts of it, as different iterations of a scan
+            see them, there are.
+    """
+
+    kind: str
+    index: int
+    position: int = 0
+    slices: int = 1
+
+
 class Lazy:
     """A value that is there, a node's result, or unknown.
 
@@ -34,6 +50,7 @@ class Lazy:
         value: the value itself (numpy or jax array), None when there is none.
         node: the equation that makes it. position: which of its results.
         change: instead of an equation, a function of the only operand (a slice of it).
+        origin: where it lies in memory, when it is an argument, a kernel's result or part of one.
     """
 
     def __init__(
@@ -42,11 +59,13 @@ class Lazy:
         node: Node | None = None,
         position: int = 0,
         change: Callable[[Any], Any] | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self.value = value
         self.node = node
         self.position = position
         self.change = change
+        self.origin = origin
         self._tried = node is None
 
     def __call__(self) -> Any:

@@ -13,11 +13,16 @@ from tpulab.kernel.evaluate import UNKNOWN, is_known, lanes_of
 
 def has_control(jaxpr: Any) -> bool:
     """Whether a loop body's work can differ from one iteration to the next."""
+    return has_any(jaxpr, ("cond", "while"))
+
+
+def has_any(jaxpr: Any, names: Sequence[str]) -> bool:
+    """Whether one of some primitives is in a jaxpr, at any depth."""
     for equation in jax_internals.open_jaxpr(jaxpr).eqns:
-        if equation.primitive.name in ("cond", "while"):
+        if equation.primitive.name in names:
             return True
         for _, _, sub in jax_internals.inner_jaxprs(equation.params):
-            if has_control(sub):
+            if has_any(sub, names):
                 return True
     return False
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from tpulab.kernel.evaluate import UNKNOWN, is_known
-from tpulab.kernel.instructions import Instruction
+from tpulab.kernel.instructions import Indexer, Instruction
 from tpulab.kernel.model import array_bytes
 from tpulab.kernel.refs import OUTSIDE, Ref, elements, table_index
+from tpulab.kernel.regions import Touched
 
 #: Places of accesses, as an ordered set: (name, file:line or None).
 Places = dict[tuple[str, str | None], None]
@@ -167,9 +168,27 @@ class MemoryWalk:
             self.tally.remote_bytes += total
         if source.space in OUTSIDE:
             self.tally.read_bytes += total
+            source.copied_from = source.copied_from or Touched(source.shape)
+            self._touch(source.copied_from, source, transfer.source_index, inputs, weight)
         if destination.space in OUTSIDE:
             self.tally.written_bytes += total
+            to = destination.copied_to = destination.copied_to or Touched(destination.shape)
+            self._touch(to, destination, transfer.destination_index, inputs, weight)
         return []
+
+    def _touch(
+        self,
+        touched: Touched,
+        ref: Ref,
+        indexer: Indexer,
+        inputs: list[Any],
+        weight: np.ndarray,
+    ) -> None:
+        # a copy that may not be made at all is nothing that must be moved
+        if self.conditional or not weight.any():
+            return
+        count = elements(indexer, inputs, ref.shape)
+        touched.copy(indexer, inputs, weight, np.zeros(1, np.int64) if count is None else count)
 
     def _dma_wait(self, ins: Instruction, inputs: list[Any], weight: np.ndarray) -> list[Any]:
         transfer = ins.transfer()

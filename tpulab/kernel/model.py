@@ -117,6 +117,8 @@ class Operand:
         where: file:line of the index map, when known.
         aliased_with: position of the output that shares this input's buffer (and the reverse).
         revisit_any: the BlockSpec allows blocks to be revisited in any order.
+        least_bytes: bytes of the array that must move at least once: different blocks of the
+            pipeline, different places of the kernel's own copies.
     """
 
     name: str
@@ -138,6 +140,7 @@ class Operand:
     where: str | None = None
     aliased_with: int | None = None
     revisit_any: bool = False
+    least_bytes: int = 0
 
     @property
     def rank(self) -> int:
@@ -337,19 +340,9 @@ class PallasCall:
 
     @property
     def unique_bytes(self) -> int:
-        """Every operand moved once: the least traffic any schedule could have.
-
-        An operand in HBM that the kernel copies by hand counts what was copied, at most its size.
-        """
+        """What must move at least once, whatever the schedule: no byte of an array twice."""
         total = sum(shape.bytes for shape in self.scalar_prefetch_shapes)
-        copied = {True: self.dma_read_bytes, False: self.dma_written_bytes}
-        for is_input, operands in ((True, self.inputs), (False, self.outputs)):
-            by_hand = sum(o.array_bytes for o in operands if not o.is_pipelined)
-            total += min(by_hand, copied[is_input])
-            for operand in operands:
-                if operand.is_pipelined:
-                    total += min(operand.array_bytes, operand.moved_bytes)
-        return total
+        return total + sum(operand.least_bytes for operand in self.operands)
 
     @property
     def vmem_bytes(self) -> int:
@@ -441,6 +434,9 @@ class Kernel:
         name: of the function; chip: the chip it was traced for.
         arguments, results: flattened.
         where: file:line of the function. notes: assumptions, calls' notes included.
+        unique_bytes: what must pass between HBM and the cores at least once: the function's
+            arguments as far as the calls use them, and results that come from calls. What one call
+            hands to the next may stay in VMEM.
     """
 
     name: str
@@ -449,6 +445,7 @@ class Kernel:
     arguments: tuple[ShapeDtype, ...]
     results: tuple[ShapeDtype, ...]
     where: str | None
+    unique_bytes: int
     notes: tuple[str, ...] = ()
     jaxpr: Any = dataclasses.field(default=None, repr=False)
 
@@ -500,9 +497,12 @@ class Kernel:
         return self.hbm_read_bytes + self.hbm_written_bytes
 
     @property
-    def unique_bytes(self) -> int:
-        """Every operand of every call moved once."""
-        return self._sum("unique_bytes")
+    def handed_on_bytes(self) -> int:
+        """Bytes of arrays between calls or XLA's operations: they pass through HBM or stay in VMEM.
+
+        Read and written, each call's least.
+        """
+        return max(0, self._sum("unique_bytes") - self.unique_bytes)
 
     @property
     def vmem_bytes(self) -> int:

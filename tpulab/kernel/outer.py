@@ -15,8 +15,9 @@ import numpy as np
 
 from tpulab.kernel import jax_internals
 from tpulab.kernel.evaluate import UNKNOWN, lanes_of
-from tpulab.kernel.lazy import Lazy, changed, results_of
+from tpulab.kernel.lazy import Lazy, Origin, changed, results_of
 from tpulab.kernel.loops import trip_count
+from tpulab.kernel.origins import origin_of
 
 #: Bodies that simply run with the equation's operands in order.
 _INLINE = frozenset({
@@ -50,11 +51,9 @@ class OuterWalk:
         self.notes: dict[str, None] = {}
         self.other_kernels = False
         self._here: list[str] = []
-        values = [
-            UNKNOWN_VALUE if isinstance(leaf, jax.ShapeDtypeStruct) else _as_argument(leaf)
-            for leaf in leaves
-        ]
-        self._walk(jaxpr, values, 1)
+        values = [_argument(leaf, position) for position, leaf in enumerate(leaves)]
+        self.results = self._walk(jaxpr, values, 1)
+        self.result_avals = [atom.aval for atom in jax_internals.open_jaxpr(jaxpr).outvars]
 
     def _walk(self, jaxpr: Any, arguments: Sequence[Lazy], times: int) -> list[Lazy]:
         inner = jax_internals.open_jaxpr(jaxpr)
@@ -81,6 +80,9 @@ class OuterWalk:
         unknown = [UNKNOWN_VALUE] * len(equation.outvars)
         if name in jax_internals.KERNEL_PRIMITIVES:
             kernels = jax_internals.kernels_in(equation)
+            if len(kernels) == 1:
+                index = len(self.calls)
+                unknown = [Lazy(origin=Origin("result", index, p)) for p in range(len(unknown))]
             for structure in kernels:
                 self.calls.append(FoundCall(structure, operands, times, list(self._here)))
             if not kernels:
@@ -117,12 +119,17 @@ class OuterWalk:
         body, length = params["jaxpr"], int(params["length"])
         inner = jax_internals.open_jaxpr(body)
         carry = [
-            value if inner.outvars[position] is inner.invars[count + position] else UNKNOWN_VALUE
+            value
+            if inner.outvars[position] is inner.invars[count + position]
+            else Lazy(origin=origin_of(value))
             for position, value in enumerate(operands[count : count + carried])
         ]
-        slices = [UNKNOWN_VALUE] * (len(operands) - count - carried)
-        self._walk(body, [*operands[:count], *carry, *slices], times * length)
-        return [UNKNOWN_VALUE] * len(equation.outvars)
+        slices = [_part(value, length) for value in operands[count + carried :]]
+        results = self._walk(body, [*operands[:count], *carry, *slices], times * length)
+        return [
+            Lazy(origin=origin_of(value)) if position < carried else _part(value, length)
+            for position, value in enumerate(results)
+        ]
 
     def _while(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
         params = equation.params
@@ -139,11 +146,11 @@ class OuterWalk:
         carry = [
             value
             if inner.outvars[position] is inner.invars[body_count + position]
-            else UNKNOWN_VALUE
+            else Lazy(origin=origin_of(value))
             for position, value in enumerate(operands[first:])
         ]
-        self._walk(body, [*operands[condition_count:first], *carry], times * trips)
-        return [UNKNOWN_VALUE] * len(equation.outvars)
+        results = self._walk(body, [*operands[condition_count:first], *carry], times * trips)
+        return [Lazy(origin=origin_of(value)) for value in results]
 
     def _cond(self, equation: Any, operands: list[Lazy], times: int) -> list[Lazy]:
         branches = equation.params["branches"]
@@ -169,12 +176,23 @@ class OuterWalk:
         size = math.prod(getattr(mesh, "axis_sizes", ()) or (1,))
         if size > 1:
             self.notes[f"counts are per device, on the first of {size}"] = None
-        self._walk(body, local, times)
-        return [UNKNOWN_VALUE] * len(equation.outvars)
+        results = self._walk(body, local, times)
+        return [Lazy(origin=origin_of(value)) for value in results]
 
 
-def _as_argument(leaf: Any) -> Lazy:
-    return Lazy(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
+def _argument(leaf: Any, position: int) -> Lazy:
+    origin = Origin("argument", position)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return Lazy(origin=origin)
+    return Lazy(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf), origin=origin)
+
+
+def _part(value: Lazy, length: int) -> Lazy:
+    """What one iteration of a scan sees of an array, or gives to it."""
+    origin = origin_of(value)
+    if origin is None:
+        return UNKNOWN_VALUE
+    return Lazy(origin=dataclasses.replace(origin, slices=origin.slices * length))
 
 
 def _holds_call(jaxpr: Any) -> bool:

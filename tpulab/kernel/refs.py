@@ -12,6 +12,7 @@ import numpy as np
 from tpulab.kernel import jax_internals
 from tpulab.kernel.instructions import Indexer
 from tpulab.kernel.model import Scratch, array_bytes, padded_bytes
+from tpulab.kernel.regions import Touched
 
 #: Memory spaces outside the core: copies from or to them are HBM traffic.
 OUTSIDE = ("any", "hbm", "host")
@@ -27,6 +28,7 @@ class Ref:
         written: the grid steps in which it has been stored to so far, [steps] or [1].
         carried: bool [steps], read there before that step had stored to it; carried_where: place.
         touched: loaded from or stored to at all. stored: bool [steps], stored to in that step.
+        copied_from, copied_to: what the kernel's own copies touch of an array outside the core.
     """
 
     name: str
@@ -41,11 +43,19 @@ class Ref:
     carried_where: str | None = None
     touched: bool = False
     stored: np.ndarray | None = None
+    copied_from: Touched | None = None
+    copied_to: Touched | None = None
 
     def follow_contents(self) -> None:
         """Start to keep track of what is stored to it."""
         self.table = np.zeros(self.shape, self.dtype)
         self.table_known = np.zeros(self.shape, bool)
+
+    @property
+    def places_are_guessed(self) -> bool:
+        """Whether it is not known which parts of it the kernel's own copies touch."""
+        touched = (self.copied_from, self.copied_to)
+        return any(each is not None and each.is_a_guess for each in touched)
 
     def forget(self, index: Any = ...) -> None:
         """What it holds (at ``index``) is no longer known."""

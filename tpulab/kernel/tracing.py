@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,8 @@ from tpulab.kernel.arguments import parse_argument
 from tpulab.kernel.counting import Counter, facts_of, matmuls_of
 from tpulab.kernel.instructions import Programs
 from tpulab.kernel.lazy import Lazy, resolve
-from tpulab.kernel.model import Kernel, Operand, PallasCall, ShapeDtype
+from tpulab.kernel.model import Kernel, Operand, PallasCall, ShapeDtype, array_bytes
+from tpulab.kernel.origins import least_traffic
 from tpulab.kernel.outer import OuterWalk
 from tpulab.kernel.refs import Ref, make_ref, scratch_of
 from tpulab.kernel.traffic import make_operand, whole_refs
@@ -56,6 +58,7 @@ def trace(function: Callable[..., Any], *arguments: Any, chip: str = "v5e") -> K
     closed, _, leaves = stage(function, arguments, chip)
     where = jax_internals.source_of(function)
     name = function_name(function)
+    closed = jax_internals.without_dead_code(closed)
     walk = OuterWalk(closed, leaves)
     if not walk.calls and walk.other_kernels:
         raise NoPallasCall(
@@ -84,6 +87,7 @@ def trace(function: Callable[..., Any], *arguments: Any, chip: str = "v5e") -> K
         arguments=tuple(_shape_dtype(leaf) for leaf in leaves),
         results=tuple(_aval_shape_dtype(aval) for aval in closed.out_avals),
         where=where,
+        unique_bytes=least_traffic(walk, calls, leaves),
         notes=tuple(notes),
         jaxpr=closed,
     )
@@ -299,6 +303,16 @@ def describe_call(
     counter, refs = _count(structure, coordinates, grid, names, prefetched, smem)
     notes.update(counter.notes)
     tally = counter.tally
+    first = structure.num_index_operands
+    inputs = [_with_copies(o, refs[first + position]) for position, o in enumerate(inputs)]
+    first += len(inputs)
+    guesses = [ref.name for ref in refs if ref.places_are_guessed]
+    if guesses:
+        notes[
+            f"the kernel's own copies of {' and '.join(guesses)} count as copies of different "
+            "parts in the bound; which parts they are was not followed"
+        ] = None
+    outputs = [_with_copies(o, refs[first + position]) for position, o in enumerate(outputs)]
     scratch = tuple(
         scratch_of(make_ref(names[position - len(structure.scratch_avals)], aval, "scratch"))
         for position, aval in enumerate(structure.scratch_avals)
@@ -335,6 +349,15 @@ def describe_call(
         notes=tuple(notes),
         facts=facts_of(counter, refs),
     )
+
+
+def _with_copies(operand: Operand, ref: Ref) -> Operand:
+    """The operand with what the kernel's own copies move of it."""
+    if operand.is_pipelined:
+        return operand
+    touched = [ref.copied_from, ref.copied_to]
+    count = sum(each.elements for each in touched if each is not None)
+    return dataclasses.replace(operand, least_bytes=array_bytes((count,), operand.dtype))
 
 
 def _smem_values(

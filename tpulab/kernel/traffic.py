@@ -20,6 +20,7 @@ from tpulab.kernel.model import (
     padded_bytes,
 )
 from tpulab.kernel.refs import Ref, make_ref
+from tpulab.kernel.regions import elements_touched
 
 
 def changes(keys: np.ndarray) -> np.ndarray:
@@ -171,8 +172,29 @@ def make_operand(
         where=mapping.where,
         aliased_with=aliased_with,
         revisit_any=mapping.revisit_any,
+        least_bytes=_least_bytes(mapping, sizes, indices, moving, step_bytes),
     )
     return operand, known
+
+
+def _least_bytes(
+    mapping: BlockMapping,
+    sizes: tuple[int, ...],
+    indices: np.ndarray | None,
+    moving: np.ndarray,
+    step_bytes: np.ndarray,
+) -> int:
+    """Bytes that the pipeline moves at least once; one block where it is not known which ones."""
+    if not moving.any():
+        return 0
+    if mapping.trivial:
+        return int(step_bytes.max())
+    if indices is None:
+        return int(step_bytes.min())
+    units = [1 if axis in mapping.element_dims else size for axis, size in enumerate(sizes)]
+    starts = np.unique(indices, axis=0) * np.asarray(units, np.int64)
+    count = elements_touched(mapping.array_shape, starts, sizes)
+    return array_bytes((count,), mapping.dtype)
 
 
 def _bytes_at_step(

@@ -1,9 +1,10 @@
 """The least time a piece of work can take on a chip: peak arithmetic and bandwidths, nothing else.
 
 A bound is a promise: no program that does this work on this chip is faster. So it counts only what
-no compiler can avoid: the matrix products at the matrix unit's peak, every operand through HBM
-once, and what is sent to other chips over all links at once. What the vector units would need is
-stated beside it and is an estimate, because compilers fuse, fold and pack elementwise work.
+no compiler can avoid: the matrix products at the matrix unit's peak, arguments and results through
+HBM once as far as they are used, and what is sent to other chips over all links at once. What the
+vector units would need is stated beside it and is an estimate, because compilers fuse, fold and
+pack elementwise work.
 """
 
 from __future__ import annotations
@@ -98,11 +99,19 @@ class Work:
                 flops[name] = flops.get(name, 0.0) + float(product.flops * passes * times)
         return cls(
             flops,
-            float(sum(call.unique_bytes * times for call, times in calls)),
+            float(_least_traffic(kernel, calls)),
             float(sum(call.vpu_flops * times for call, times in calls)),
             float(sum(call.transcendentals * times for call, times in calls)),
             ici_bytes=float(sum(call.remote_bytes * times for call, times in calls)),
         )
+
+
+def _least_traffic(kernel: Any, calls: list[tuple[Any, int]]) -> int:
+    """A kernel knows what may stay in VMEM between its calls; a single call counts for itself."""
+    whole = getattr(kernel, "unique_bytes", None)
+    if whole is not None and hasattr(kernel, "calls"):
+        return int(whole)
+    return sum(call.unique_bytes * times for call, times in calls)
 
 
 @dataclass(frozen=True)
