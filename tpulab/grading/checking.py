@@ -192,9 +192,9 @@ def _judge(
     diagnose: bool,
 ) -> Verdict:
     key = _key(exercise, shipment, chips, until) if cache else None
-    known = store.cached(key) if key else None
+    known = _remembered(key, exercise)
     if known is not None:
-        verdict = dataclasses.replace(Verdict.from_dict(known, exercise.title), from_cache=True)
+        verdict = known
         listener.begin(exercise.name, exercise.title)
         for step in verdict.steps:
             listener.step(step)
@@ -229,6 +229,20 @@ def _judge(
             label=shipment.label,
         )
     return shown
+
+
+def _remembered(key: str | None, exercise: Exercise) -> Verdict | None:
+    """A verdict from the cache; a damaged entry is none."""
+    data = store.cached(key) if key else None
+    if data is None:
+        return None
+    try:
+        verdict = Verdict.from_dict(data, exercise.title)
+        if not verdict.passed or verdict.exercise != exercise.name:
+            return None
+        return dataclasses.replace(verdict, from_cache=True)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _key(exercise: Exercise, shipment: Shipment, chips: tuple[str, ...], until: str) -> str | None:

@@ -117,9 +117,11 @@ class Job:
         """End the child, wait for its remains, and remove its folder."""
         self._outgoing.put(None)
         self.kill()
-        self.ended.wait(2.0)
-        for thread in self._threads:
-            thread.join(1.0)
+        if self.pid is not None:
+            self.ended.wait(2.0)
+            for thread in self._threads:
+                thread.join(1.0)
+        # else it is not forked yet, and there is nothing to wait for
         self._close_streams()
         self.folder.cleanup()
 

@@ -79,7 +79,7 @@ def _slip(
             return (
                 True,
                 "the map returns one index for each dimension of the array, in the array's order",
-                "swap the indices: in the order "
+                "look whether its indices are swapped: in the order "
                 f"({', '.join(str(index) for index in order)}) they stay inside",
             )
     if counts[axis] == 1:

@@ -66,9 +66,11 @@ class Judge:
             self.inquiry.close()
             output = self.inquiry.output
         done = {step.name for step in self.steps}
-        why = "interrupted" if interrupted else "comes after the step that failed"
+        why = "" if interrupted else "comes after the step that failed"
         if attempted:
             rest = [StepResult(n, None, why) for n in STEPS[: self.last + 1] if n not in done]
+            if interrupted and rest:
+                rest[0] = StepResult(rest[0].name, None, "interrupted")
             self.steps += rest
         return Verdict(
             exercise=self.exercise.name,

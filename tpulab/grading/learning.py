@@ -142,7 +142,11 @@ def _reached(exercise: Exercise, state: State) -> str:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far every exercise is; shows itself as a table."""
+    """How far every exercise is; shows itself as a table.
+
+    Attributes:
+        notice: what is wrong with the progress file; it was said when that was found.
+    """
 
     rows: tuple[tuple[Exercise, State], ...]
     notice: str | None = None
@@ -184,8 +188,6 @@ class Progress:
             f"{done} of {len(self.rows)} passed"
             + (f", {below} not at the top yet" if below else "")
         )
-        if self.notice:
-            lines.append(self.notice)
         return "\n".join(line.rstrip() for line in lines)
 
     __repr__ = __str__
@@ -201,8 +203,7 @@ class Progress:
             + "</tr>"
             for row in self._cells()
         )
-        notice = f"<p>{html.escape(self.notice)}</p>" if self.notice else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notice}"
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def progress(track: str | None = None) -> Progress:

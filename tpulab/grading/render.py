@@ -28,8 +28,6 @@ def as_text(verdict: Verdict) -> str:
     for step in verdict.steps:
         lines.append(step_line(step))
         lines += step_explanation(step)
-    if verdict.interrupted:
-        lines.append("  interrupted: nothing was lost; check again when you like")
     lines.append(f"  → {verdict.headline}")
     if verdict.failed is not None and verdict.output.strip():
         tail = verdict.output.strip().splitlines()[-6:]
@@ -40,7 +38,7 @@ def as_text(verdict: Verdict) -> str:
 def step_line(step: StepResult) -> str:
     """The line of one step."""
     mark = _BELOW_TOP if step.below_top else _MARKS[step.passed]
-    return f"  {mark} {step.name:<9} {_WORDS[step.passed]:<7} {step.summary}"
+    return f"  {mark} {step.name:<9} {_WORDS[step.passed]:<7} {step.summary}".rstrip()
 
 
 def step_explanation(step: StepResult) -> list[str]:
@@ -71,8 +69,6 @@ def as_html(verdict: Verdict) -> str:
         )
     rows = "".join(_row(step) for step in verdict.steps)
     after = _ladders(verdict)
-    if verdict.interrupted:
-        after += "<div>interrupted: nothing was lost; check again when you like</div>"
     if verdict.failed is not None and verdict.output.strip():
         tail = "\n".join(line[:200] for line in verdict.output.strip().splitlines()[-6:])
         after += (

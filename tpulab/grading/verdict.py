@@ -167,7 +167,7 @@ class Verdict:
         if not self.attempted:
             return f"{self.exercise}: not attempted"
         if self.interrupted:
-            return f"{self.exercise}: interrupted"
+            return f"{self.exercise}: interrupted; nothing was lost, check again when you like"
         failed = self.failed
         if failed is not None:
             return f"{self.exercise}: {failed.name} failed"
