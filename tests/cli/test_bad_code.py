@@ -119,6 +119,23 @@ def test_memory_taken_bit_by_bit_is_bounded(tpulab: Run, file: Path) -> None:
     assert "memory" in json.loads(done.stdout)["chips"]["v5e"]["refusal"]["reason"]
 
 
+@pytest.mark.needs_libtpu
+def test_a_memory_limit_is_for_the_code_and_not_for_the_compiler(tpulab: Run, file: Path) -> None:
+    done = tpulab("ladder", f"{file}:add", "--arg", "f32[8,128]", "--memory", "2", "--json")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.needs_libtpu
+def test_arrays_of_make_args_do_not_start_the_compiler_in_the_childs_process(
+    tpulab: Run, file: Path
+) -> None:
+    made = "import jax.numpy as jnp\ndef make_args():\n    return (jnp.ones((8, 128)),)\n"
+    file.write_text(GOOD + made)
+    done = tpulab("ladder", f"{file}:add", JAX_PLATFORMS="")
+    assert done.returncode == 0, done.stdout
+    assert done.stderr == ""
+
+
 def test_loop_is_stopped_at_the_deadline(tpulab: Run, file: Path) -> None:
     begun = time.monotonic()
     done = tpulab("ladder", f"{file}:looping", "--arg", "f32[8]", "--deadline", "6")

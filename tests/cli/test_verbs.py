@@ -226,3 +226,10 @@ def test_a_timeline_that_cannot_be_written_costs_no_ladder(tpulab: Run, tmp_path
     assert "speed of light" in done.stdout
     assert "timeline.json" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_roofline_says_what_its_figures_are_not(tpulab: Run, tmp_path: Path) -> None:
+    assert "starting one takes microseconds" in tpulab("roofline", "--matmul", "1", "2", "3").stdout
+    assert "starting" not in tpulab("roofline", "--matmul", "4096", "4096", "4096").stdout
+    (tmp_path / "kernel.py").write_text(KERNELS)
+    assert "no matrix products" in tpulab("roofline", "kernel.py:add").stdout

@@ -48,7 +48,25 @@ def roofline(options: argparse.Namespace) -> int:
         print(json.dumps({each.chip: each.to_json() for each in bounds}, indent=2))
     else:
         print(room.render_bounds(bounds))
+        for note in _notes(bounds, from_file=bool(options.target)):
+            print(note)
     return 0
+
+
+#: below this, what a run costs before its first instruction is longer than the work
+_SMALL_WORK_SECONDS = 1e-6
+
+
+def _notes(bounds: list[Any], *, from_file: bool) -> list[str]:
+    """What a reader of the table could take for more than it is."""
+    notes = []
+    if from_file and not any(each.compute_seconds for each in bounds):
+        notes.append(
+            "There are no matrix products; what the vector units do is no part of a bound."
+        )
+    if all(each.seconds < _SMALL_WORK_SECONDS for each in bounds):
+        notes.append("Work this small is shorter than any run: starting one takes microseconds.")
+    return notes
 
 
 def _bounds_of_kernel(options: argparse.Namespace, chips_asked: list[str]) -> list[Any]:

@@ -76,21 +76,27 @@ def ladder_waterfall(ladder: Any, *, diagnose: bool = True) -> Figure:
         y += heights[number]
     alt = _sentence(ladder, rungs, diagnose)
     return Figure(
-        title=f"Ladder on {ladder.chip}",
+        title=f"Ladder of {ladder.function} on {ladder.chip}"
+        if getattr(ladder, "function", "")
+        else f"Ladder on {ladder.chip}",
         alt=alt,
         svg=drawing.render(alt),
-        header=("rung", "time", "of the best", "added", "cause"),
+        header=("rung", "time", "of the best", "added", *(["cause"] if diagnose else [])),
         rows=tuple(
             (
                 rung.name,
                 seconds_text(rung.seconds),
                 f"{bound / rung.seconds:.0%}" if rung.seconds else "",
-                "" if not number else "+" + seconds_text(rung.seconds - rungs[number - 1].seconds),
-                told[number],
+                _added(rung.seconds - rungs[number - 1].seconds) if number else "",
+                *([told[number]] if diagnose else []),
             )
             for number, rung in enumerate(rungs)
         ),
     )
+
+
+def _added(seconds: float) -> str:
+    return f"+{seconds_text(seconds)}" if seconds > 0 else "+0"
 
 
 def _sentence(ladder: Any, rungs: Sequence[Any], diagnose: bool) -> str:
@@ -99,8 +105,10 @@ def _sentence(ladder: Any, rungs: Sequence[Any], diagnose: bool) -> str:
         for before, after in zip(rungs, rungs[1:], strict=False)
     ]
     last = rungs[-1]
+    function = getattr(ladder, "function", "")
+    whose = f"“{function}”: o" if function else "O"
     text = (
-        f"On {ladder.chip}, {seconds_text(rungs[0].seconds)} would be the best and "
+        f"{whose}n {ladder.chip}, {seconds_text(rungs[0].seconds)} would be the best and "
         f"{seconds_text(last.seconds)} is {'measured' if last.name == 'measured' else 'predicted'}"
     )
     if diagnose and added and max(added, key=lambda pair: pair[0])[0] > 0:
