@@ -394,6 +394,36 @@ def test_zygote_is_restarted():
     assert host._zygote.pid != pid
 
 
+def test_warm_process_killed_in_the_middle():
+    def sleeps(x, y):
+        time.sleep(60)
+        return add(x, y)
+
+    assert verdict_on(add, until="legal").passed
+    killed = host._zygote.pid
+    timer = threading.Timer(1.0, lambda: os.kill(killed, signal.SIGKILL))
+    timer.start()
+    began = time.monotonic()
+    verdict = fails(sleeps, "legal", "is gone while", "check again")
+    assert time.monotonic() - began < 14
+    assert verdict.attempted
+    assert verdict_on(add, until="correct").passed
+
+
+def test_interrupt_before_the_warm_process_is_up():
+    """Ctrl-C in the first second is answered at once."""
+    host._zygote.stop()
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.monotonic()
+    verdict = verdict_on(add)
+    timer.join()
+    assert verdict.interrupted
+    assert time.monotonic() - began < 3
+    assert [step.summary for step in verdict.steps] == ["interrupted", "", ""]
+    assert verdict_on(add, until="correct").passed
+
+
 def test_network_is_out_of_reach():
     import socket
 

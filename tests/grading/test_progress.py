@@ -270,3 +270,44 @@ def test_state_of_learners_and_pairs(monkeypatch):
     monkeypatch.setenv("TPULAB_LEARNER", "ada+grace")
     add(the_store())
     assert attempts()[0]["learner"] == "ada+grace"
+
+
+def test_a_file_that_is_replaced_while_it_is_open(home):
+    """A restored backup takes the place of a file that a notebook holds open."""
+    path = home / "progress.sqlite"
+    held = ProgressStore(path)
+    add(held)
+    path.rename(home / "elsewhere.sqlite")
+    for suffix in ("-wal", "-shm"):
+        (home / f"progress.sqlite{suffix}").unlink(missing_ok=True)
+    backup = ProgressStore(path)
+    for _ in range(3):
+        add(backup)
+    backup.close()
+    # the notebook goes on with the file that lies there now
+    add(held)
+    assert len(held.attempts()) == 4
+    assert len(ProgressStore(path).attempts()) == 4
+    assert held.notice is None
+
+
+def test_a_journal_of_another_file_is_moved_away(home):
+    path = home / "progress.sqlite"
+    store = ProgressStore(path)
+    add(store)
+    store.close()
+    journal = home / "progress.sqlite-wal"
+    journal.write_bytes(b"of another file")
+    again = ProgressStore(path)
+    opens = again._open_file
+
+    def open_file():
+        # what SQLite says when the shared memory belongs to a file that is gone
+        if journal.exists() and journal.read_bytes() == b"of another file":
+            raise sqlite3.OperationalError("disk I/O error")
+        return opens()
+
+    again._open_file = open_file  # type: ignore[method-assign]
+    assert len(again.attempts()) == 1
+    assert again.notice is None
+    assert len(list(home.glob("progress.sqlite-wal.stale-*"))) == 1

@@ -411,6 +411,35 @@ def test_cache_survives_what_it_cannot_write_or_read(tmp_path, monkeypatch):
     assert store.cached(key) is None
 
 
+@pytest.mark.parametrize("damage", ["{}", "[]", "{", '{"steps": 5, "exercise": "x"}', "\x00"])
+def test_a_damaged_verdict_in_the_cache_is_judged_anew(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("TPULAB_HOME", str(tmp_path / "home"))
+    path = tmp_path / "answer.py"
+    path.write_text(ADD)
+    assert check_file("first_kernel.add", str(path), quiet=True, until="legal").passed
+    entries = list((tmp_path / "home").rglob("verdicts/*/*.json"))
+    assert entries
+    for entry in entries:
+        entry.write_text(damage)
+    again = check_file("first_kernel.add", str(path), quiet=True, until="legal")
+    assert again.passed
+    assert not again.from_cache
+
+
+@pytest.mark.needs_libtpu
+def test_damaged_figures_in_the_cache_are_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("TPULAB_HOME", str(tmp_path / "home"))
+    path = tmp_path / "answer.py"
+    path.write_text(ADD)
+    first = check_file("first_kernel.add", str(path), quiet=True, chips="v5e")
+    assert first.passed
+    for entry in (tmp_path / "home").rglob("verdicts/*/*.json"):
+        entry.write_text("{}")
+    again = check_file("first_kernel.add", str(path), quiet=True, chips="v5e")
+    assert again.passed, str(again)
+    assert again.predicted == first.predicted
+
+
 def test_disk_full_costs_only_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TPULAB_HOME", str(tmp_path))
 

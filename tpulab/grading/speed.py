@@ -235,7 +235,8 @@ class SpeedJudge:
             )
         self.rung, self.top_rung, self.rung_number = reached[-1].name, not higher, len(reached)
         count = len(self.exercise.rungs)
-        name = f"rung {len(reached)} of {count}: {self.rung}" if count > 1 else self.rung
+        by = f" on {lead}" if len(self.chips) > 1 else ""
+        name = f"rung {len(reached)} of {count}{by}: {self.rung}" if count > 1 else self.rung
         if not higher:
             return StepResult("fast", True, f"{summary}; {name}", data=data)
         self.next_rung = _rung(higher[0])
