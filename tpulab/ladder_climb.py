@@ -16,6 +16,8 @@ from tpulab.errors import TpulabError
 from tpulab.hardware import Chip, get_chip
 from tpulab.ladder_model import ChipLadder, Refusal, Rung
 
+# chips whose JAX device is two cores on Cloud TPU and one in the compiler's topology
+_MEGACORE_DEVICES = ("v4",)
 # a prediction below this share of the bound is not a rounding difference of two clocks
 _IMPOSSIBLE = 0.98
 # how far the program's traffic may be from that of the kernel's blocks without a word
@@ -106,8 +108,16 @@ def climb(
     rungs: list[Rung] = []
     light = 0.0
     memory = compute = 0.0
+    warnings += getattr(program, "warnings", ())
+    if chip.cores_per_device < chip.cores_per_chip and chip.name in _MEGACORE_DEVICES:
+        warnings.append(
+            f"times are those of one core of {chip.name}; where both cores of a chip are one JAX "
+            "device, as on Cloud TPU, a kernel with a parallel axis takes about half of it"
+        )
     if kernel is not None:
         warnings += getattr(kernel, "notes", ())
+        if refusal is None:
+            refusal = _nothing_to_do(kernel)
         rungs, memory, compute = _bounds(kernel, chip, warnings, timeline)
         light = rungs[0].seconds
     if refusal is None and timeline is not None:
@@ -143,6 +153,19 @@ def climb(
         kernel=kernel,
         program=program,
         timeline=timeline,
+    )
+
+
+def _nothing_to_do(kernel: Any) -> Refusal | None:
+    """A refusal for grids without steps: nothing runs, so no time means anything."""
+    empty = [call for call in kernel.calls if 0 in call.grid]
+    if not empty or len(empty) < len(kernel.calls):
+        return None
+    call = empty[0]
+    return Refusal(
+        "trace",
+        f"the grid {call.grid} of kernel {call.name} has no steps, so nothing runs: a block is "
+        "larger than its array, or a size was divided down to 0",
     )
 
 

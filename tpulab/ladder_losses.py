@@ -103,7 +103,7 @@ _STALL_KEYS = {
     "matrix result": "matrix_result",
     "matrix weights": "matrix_weights",
     "matrix unit busy": "matrix_busy",
-    "vector result": "vector",
+    "vector result": "latency",
     "vector load": "issue",
     "vector store": "issue",
     "cross-lane result": "cross_lane",

@@ -377,14 +377,17 @@ def test_abandoned_directories_are_buried(tmp_path):
         capture_output=True,
         check=True,
     )
-    dead = tmp_path / f"tpulab-compile-{done.stdout.strip()}-abc"
-    alive = tmp_path / f"tpulab-compile-{os.getpid()}-abc"
+    here = supervisor._namespace()
+    dead = tmp_path / f"tpulab-compile-{done.stdout.strip()}-{here}-abc"
+    alive = tmp_path / f"tpulab-compile-{os.getpid()}-{here}-abc"
+    container = tmp_path / f"tpulab-compile-{done.stdout.strip()}-f00-abc"
     other = tmp_path / "tpulab-compile-notes"
-    for path in (dead, alive, other):
+    for path in (dead, alive, container, other):
         path.mkdir()
     supervisor._bury_abandoned(tmp_path)
     assert not dead.exists()
     assert alive.exists()
+    assert container.exists(), "the same number in another container may be alive"
     assert other.exists()
 
 
@@ -412,6 +415,51 @@ def test_prewarming_starts_one_worker_and_loads_the_compiler(tmp_path):
         assert service.worker_pids == (pid,)
         service.prewarm()
         assert service.worker_pids == (pid,)
+
+
+@pytest.mark.parametrize("after_seconds", [0.0, 0.3, 1.0])
+def test_closing_while_a_worker_warms_up_prints_nothing(tmp_path, monkeypatch, after_seconds):
+    problems = []
+    monkeypatch.setattr(threading, "excepthook", problems.append)
+    before = set(threading.enumerate())
+    service = CompilerService(workers=1, cache=CompileCache(tmp_path))
+    service.prewarm()
+    time.sleep(after_seconds)
+    service.close()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+    assert not problems, problems
+
+
+def test_a_worker_that_is_closed_by_another_thread_has_been_cancelled():
+    worker = supervisor.SupervisedWorker(memory_limit_bytes=1 << 32, filtered=True)
+    worker.close()
+    with pytest.raises(supervisor.WorkerDied) as caught:
+        worker.ask({"warm": "v5e:2x2"}, {}, time.monotonic() + 10)
+    assert caught.value.reason == "cancelled"
+
+
+def test_the_callers_address_space_limit_is_not_the_compilers(tmp_path):
+    """A bound for a learner's code must not make the compiler abort."""
+    code = f"""
+import resource
+from pathlib import Path
+from tests.compiler import kernels
+from tests.compiler.kernels import spec
+from tpulab.compiler import CompilerService
+from tpulab.compiler.cache import CompileCache
+with CompilerService(workers=1, cache=CompileCache(Path({str(tmp_path)!r}))) as service:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, hard))
+    service.prewarm()
+    service.compile(kernels.scaled(17.5), spec(8, 128))
+    (pid,) = service.worker_pids
+    print(resource.prlimit(pid, resource.RLIMIT_AS)[0] == hard)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], text=True, capture_output=True, timeout=120, check=False
+    )
+    assert done.stdout.strip() == "True", done.stderr[-2000:]
 
 
 def our_workers() -> set[int]:

