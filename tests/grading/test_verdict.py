@@ -376,6 +376,25 @@ def test_file_is_checked_without_being_imported_here(tmp_path, monkeypatch):
     assert not changed.from_cache
 
 
+def test_neighbours_of_a_file(tmp_path, monkeypatch):
+    """Beside it or in a package below; imported at the top or within the function."""
+    monkeypatch.setenv("TPULAB_HOME", str(tmp_path / "home"))
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("")
+    (tmp_path / "parts" / "body.py").write_text(ADD)
+    (tmp_path / "beside.py").write_text("from parts.body import add as inner\n")
+    path = tmp_path / "answer.py"
+    path.write_text("def add(x, y):\n    from beside import inner\n    return inner(x, y)\n")
+    verdict = check_file("first_kernel.add", str(path), quiet=True, until="correct")
+    assert verdict.passed, str(verdict)
+    assert check_file("first_kernel.add", str(path), quiet=True, until="correct").from_cache
+    # a change two files away is a change
+    (tmp_path / "parts" / "body.py").write_text(ADD.replace("+ y_ref", "- y_ref"))
+    changed = check_file("first_kernel.add", str(path), quiet=True, until="correct")
+    assert not changed.from_cache
+    assert not changed.passed
+
+
 def test_file_problems(tmp_path):
     from tpulab.errors import TpulabError
 

@@ -148,6 +148,8 @@ class _Session:
             loaded = cloudpickle.loads(blobs[0])
         else:
             loaded = _load_file(request["path"], request["name"])
+            # a neighbour may also be imported later, inside the function
+            sys.path.append(os.path.dirname(request["path"]))
         reply |= {"type": type(loaded).__name__, "callable": callable(loaded)}
         if callable(loaded):
             self.function = _whole(loaded)

@@ -17,6 +17,8 @@ from typing import Any
 from tpulab.errors import TpulabError, UsageError
 from tpulab.grading.child import is_learners
 
+_MOST_NEIGHBOURS = 200
+
 
 class NotShippableError(TpulabError):
     """The function holds something that cannot leave its process."""
@@ -93,18 +95,32 @@ def ship_file(path: str | os.PathLike[str], name: str | None) -> Shipment:
         )
     if name is not None:
         _expect(file, name)
-    digest = hashlib.sha256(str(name).encode())
-    # a file may import its neighbours
-    for neighbour in sorted({file, *list(file.parent.glob("*.py"))[:64]}):
-        with contextlib.suppress(OSError):
-            digest.update(neighbour.name.encode() + b"\0" + neighbour.read_bytes())
     return Shipment(
         "file",
         path=str(file),
         name=name,
-        content=digest.hexdigest(),
+        content=_content_of_file(file, name),
         label=f"{file.name}:{name}" if name else file.name,
     )
+
+
+def _content_of_file(file: Path, name: str | None) -> str | None:
+    """A hash of a file and of what it may import from beside or below it; None when too much is."""
+    folder = file.parent
+    found = [file]
+    for depth in ("*.py", "*/*.py", "*/*/*.py"):
+        for neighbour in folder.glob(depth):
+            parts = neighbour.relative_to(folder).parts
+            if not any(part.startswith((".", "__pycache__")) for part in parts):
+                found.append(neighbour)
+            if len(found) > _MOST_NEIGHBOURS:
+                return None
+    digest = hashlib.sha256(str(name).encode())
+    for neighbour in sorted(set(found)):
+        with contextlib.suppress(OSError):
+            place = str(neighbour.relative_to(folder)).encode()
+            digest.update(place + b"\0" + neighbour.read_bytes())
+    return digest.hexdigest()
 
 
 def _expect(file: Path, name: str) -> None:

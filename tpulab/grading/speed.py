@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -19,13 +18,13 @@ from typing import Any
 from tpulab.errors import TpulabError
 from tpulab.exercises.model import Exercise, Rung, Work
 from tpulab.grading import problems, store
+from tpulab.grading.advice import advice_for, in_house_style, time_text
 from tpulab.grading.refusals import beyond_vmem, refusal
 from tpulab.grading.sandbox import Limits
 from tpulab.grading.verdict import StepResult
 
 # a prediction below the bound by more than rounding means that work is missing
 _FASTER_THAN_LIGHT = 0.98
-_SHORT_STEP_SECONDS = 1.0e-6
 _COMPILE_SECONDS = 60.0
 _FIGURES = frozenset(
     {
@@ -40,7 +39,6 @@ _FIGURES = frozenset(
         "rungs",
     }
 )
-_MICROSECONDS = re.compile(r"(?<=\d )us\b")
 
 
 def speed_of_light(work: Work, chip_name: str) -> float:
@@ -202,7 +200,7 @@ class SpeedJudge:
                 "stall_seconds": figures["stall_seconds"],
                 "rungs": figures["rungs"],
             }
-            parts.append(f"{chip}: {_time(seconds)}, {100 * fraction:.0f} % of the bound")
+            parts.append(f"{chip}: {time_text(seconds)}, {100 * fraction:.0f} % of the bound")
         summary = " · ".join(parts)
         if lead not in data:
             return StepResult("fast", None, summary, data=data)
@@ -211,8 +209,8 @@ class SpeedJudge:
                 return StepResult(
                     "fast",
                     False,
-                    f"{chip}: {_time(row['predicted_seconds'])} is faster than light: the work "
-                    f"alone takes {_time(row['bound_seconds'])}",
+                    f"{chip}: {time_text(row['predicted_seconds'])} is faster than light: the work "
+                    f"alone takes {time_text(row['bound_seconds'])}",
                     hint="part of the work is missing for these shapes; look at the grid",
                     data=data,
                 )
@@ -220,8 +218,8 @@ class SpeedJudge:
         reached = [rung for rung in self.exercise.rungs if fraction >= rung.fraction]
         higher = [rung for rung in self.exercise.rungs if fraction < rung.fraction]
         cause, advice = map(
-            _in_house_style,
-            _advice(self._figures[lead], self.exercise.work(self.exercise.speed), self._steps),
+            in_house_style,
+            advice_for(self._figures[lead], self.exercise.work(self.exercise.speed), self._steps),
         )
         if not reached:
             return StepResult(
@@ -251,23 +249,8 @@ class SpeedJudge:
         )
 
 
-def _in_house_style(sentence: str) -> str:
-    """As the rest of the verdict is written: µs, and a sentence goes on after "try"."""
-    sentence = _MICROSECONDS.sub("µs", sentence)
-    if sentence[:1].isupper() and sentence[1:2].islower():
-        sentence = sentence[0].lower() + sentence[1:]
-    return sentence
-
-
 def _rung(rung: Rung) -> str:
     return f"{rung.name}, {100 * rung.fraction:.0f} % of the bound"
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
 
 
 def _strange_program(reason: str) -> dict[str, Any]:
@@ -276,44 +259,6 @@ def _strange_program(reason: str) -> dict[str, Any]:
         hint="do not change tpulab or jax while your function is checked",
     )
     return dataclasses.asdict(problem)
-
-
-def _advice(figures: Mapping[str, Any], work: Work, steps: int) -> tuple[str, str]:
-    """(what is in the way, what to try) from the simulated run."""
-    rungs = figures["rungs"]
-    losses = [
-        (after["seconds"] - before["seconds"], after)
-        for before, after in zip(rungs, rungs[1:])
-        if after["advice"]
-    ]
-    if losses:
-        _, worst = max(losses, key=lambda loss: loss[0])
-        return f"{worst['name']}: {worst['cause']}", worst["advice"]
-    seconds = figures["seconds"]
-    if steps > 64 and seconds / steps < _SHORT_STEP_SECONDS:
-        return (
-            f"{steps:,} grid steps of {_time(seconds / steps)} each: too short to hide what every "
-            "step costs",
-            "take larger blocks, so that a step does more and there are fewer of them",
-        )
-    traffic = figures["hbm_bytes"] / max(1, work.bytes)
-    if traffic > 1.5 and "dma" in str(figures["limiting_unit"]):
-        return (
-            f"HBM carries {traffic:.1f} times the bytes that the result needs",
-            "take larger blocks or another grid order, so that fewer blocks are fetched again",
-        )
-    stalls = figures["stall_seconds"]
-    if stalls:
-        cause = max(stalls, key=stalls.__getitem__)
-        if stalls[cause] > 0.05 * seconds:
-            return (
-                f"{100 * stalls[cause] / seconds:.0f} % of the time goes to: {cause}",
-                "look at `tpulab ladder` for this function: it says what each rung costs",
-            )
-    return (
-        f"the busiest unit is {figures['limiting_unit']}",
-        "look at `tpulab ladder` for this function: it says what each rung costs",
-    )
 
 
 def _rungs(
