@@ -42,6 +42,7 @@ def core(**changes: object) -> Constants:
         "dma_latency_cycles": 100.0,
         "single_stream_fraction": 1.0,
         "local_bytes_per_cycle": 512.0,
+        "xlu_count": 2,
         "run_overhead_bytes": 0.0,
         "branch_delay_slots": 4,
         "latency_cycles": LATENCY,

@@ -20,6 +20,7 @@ from tpulab.simulator.memory import ALLOCATION_ROOM, needed_operands, reads_core
 from tpulab.simulator.opcodes import Kind, classify
 from tpulab.simulator.scalar import Translator, Untranslatable
 
+_DIVISION = re.compile(r"\bk(Div|Rem|DivAndRem)\b")
 _ALLOCATION = re.compile(r"#(allocation\d+\w*)")
 
 
@@ -61,6 +62,7 @@ class Generator:
         careful: whether unknown values can occur.
         operands: for each ``inlined_call_operand``, by its value's name, its value's expression.
         delay_slots: how many bundles still issue after a branch.
+        empty_fills: whether an empty bundle can stand for all that are left of them.
     """
 
     def __init__(
@@ -70,11 +72,12 @@ class Generator:
         careful: bool,
         operands: dict[str, str],
         delay_slots: int,
+        empty_fills: bool = False,
     ) -> None:
         self.listing = listing
         self.careful = careful
         self.operands = operands
-        self.blocks = flow.blocks_of(listing, delay_slots)
+        self.blocks = flow.blocks_of(listing, delay_slots, empty_fills)
         self.plain = flow.plain_cells(listing)
         flow.find_live(self.blocks, self.plain)
         self.translator = Translator(address_of, careful)
@@ -302,7 +305,8 @@ class Generator:
         if op.opcode.startswith("sdivrem"):
             dividend, divisor = (self._expression(text) for text in op.operands[:2])
             sign = "s" if op.opcode.startswith("sdivrem.s") else "u"
-            wanted = {"kDiv": ("div",), "kRem": ("rem",)}.get(op.comment.strip(), ("div", "rem"))
+            said = _DIVISION.search(op.comment)
+            wanted = said.group(1).lower().split("and") if said else ["div", "rem"]
             listed = ", ".join(repr(sign + part) for part in wanted)
             return self._guarded(
                 op, [f"machine.divide({op.value!r}, {dividend}, {divisor}, {listed})"]

@@ -21,6 +21,7 @@ class Constants:
         clock_hertz: the core's clock.
         cores: cores that one JAX device has (a kernel must ask for its core to use more than one).
         mxu_count: matrix units in a core.
+        xlu_count: cross-lane units in a core.
         mxu_size: rows and columns of one matrix unit.
         peak_flops_per_second: dense peak per core, by dtype.
         hbm_bytes_per_second: datasheet HBM bandwidth that one core can have.
@@ -30,8 +31,11 @@ class Constants:
         lone_core_fraction: the part of the device's HBM bandwidth that one core draws while its
             other cores have nothing to do.
         single_stream_fraction: the part of the bandwidth that one transfer alone can reach.
+        local_latency_cycles: from the end of a move that does not touch the HBM to the change of
+            its sync flag.
         local_bytes_per_cycle: bandwidth of moves that do not touch the HBM.
         branch_delay_slots: bundles that still issue after a branch.
+        empty_fills_slots: whether an empty bundle can stand for all slots left after a branch.
         run_overhead_bytes: what each run of contiguous bytes costs besides its bytes.
         latency_cycles: by family of operation (see ``opcodes.py``).
         occupancy_cycles: by family of operation.
@@ -56,6 +60,9 @@ class Constants:
     occupancy_cycles: Mapping[str, int]
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     lone_core_fraction: float = 1.0
+    xlu_count: int = 2
+    empty_fills_slots: bool = False
+    local_latency_cycles: float = 0.0
 
     @property
     def hbm_bytes_per_cycle(self) -> float:
@@ -159,4 +166,7 @@ def constants_for(chip: str) -> Constants:
         occupancy_cycles={k: int(v["value"]) for k, v in merged["occupancy_cycles"].items()},
         sources=sources,
         lone_core_fraction=dma["lone_core_fraction"],
+        xlu_count=core.xlu_count,
+        empty_fills_slots=bool(merged["flow"]["empty_fills_slots"]["value"]),
+        local_latency_cycles=dma["local_latency_nanoseconds"] * 1e-9 * core.clock_hertz,
     )

@@ -134,7 +134,7 @@ class Run:
                 if unit == "mxu":
                     self._add("mxu", timed.occupancy / constants.mxu_count)
                 elif unit == "xlu":
-                    self._add("xlu", timed.occupancy / 2)
+                    self._add("xlu", timed.occupancy / constants.xlu_count)
                 else:
                     units.add(unit)
                 first, _ = self.span.get(unit, (index, index))

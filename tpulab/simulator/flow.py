@@ -45,8 +45,10 @@ class Block:
     live_out: set[str] = field(default_factory=set)
 
 
-def blocks_of(listing: Listing, delay_slots: int) -> list[Block]:
+def blocks_of(listing: Listing, delay_slots: int, empty_fills: bool = False) -> list[Block]:
     """Cut a listing into basic blocks. ``delay_slots`` bundles still issue after a branch.
+
+    With ``empty_fills`` an empty bundle can stand for all the slots that are left.
 
     A block may share its last bundles with the next one, when control can also enter in the middle
     of a branch's delay slots.
@@ -57,6 +59,7 @@ def blocks_of(listing: Listing, delay_slots: int) -> list[Block]:
     bundles = listing.bundles
     count = len(bundles)
     branch_at: dict[int, Op] = {}
+    slots: dict[int, int] = {}
     leaders = {0}
     for index, bundle in enumerate(bundles):
         for op in bundle.ops:
@@ -69,7 +72,10 @@ def blocks_of(listing: Listing, delay_slots: int) -> list[Block]:
             if entry is None:
                 raise FlowError(f"the branch {op.text!r} in bundle {index:#x}")
             leaders.add(entry)
-            leaders.add(index + delay_slots + 1)
+            slots[index] = delay_slots
+            if empty_fills:
+                slots[index] = _filled_slots(bundles, index, op, delay_slots, entry <= index)
+            leaders.add(index + slots[index] + 1)
     starts = sorted(leader for leader in leaders if leader < count)
     number_of = {start: number for number, start in enumerate(starts)}
     blocks = []
@@ -79,10 +85,10 @@ def blocks_of(listing: Listing, delay_slots: int) -> list[Block]:
         while end < count and (end == start or end not in number_of):
             if end in branch_at:
                 branch = branch_at[end]
-                for slot in range(end + 1, end + delay_slots + 1):
+                for slot in range(end + 1, end + slots[end] + 1):
                     if slot in branch_at:
                         raise FlowError(f"a branch in the delay slots of bundle {end:#x}")
-                end += delay_slots + 1
+                end += slots[end] + 1
                 break
             end += 1
         block = Block(number, start, bundles[start : min(end, count)], depth=bundles[start].depth)
@@ -98,6 +104,35 @@ def blocks_of(listing: Listing, delay_slots: int) -> list[Block]:
         if block.target is not None and block.target <= block.number:
             blocks[block.target].loop_header = True
     return blocks
+
+
+def _filled_slots(
+    bundles: tuple[Bundle, ...], index: int, branch: Op, most: int, back: bool
+) -> int:
+    """The delay slots that a branch has when empty bundles may stand for several.
+
+    What the compiler moves into the slots of a forward branch is guarded by the opposite of the
+    branch's predicate; in those of a loop's branch stands what belongs to the loop. An empty bundle
+    that is followed by something else is the last slot.
+    """
+
+    def guarded(place: int) -> bool:
+        ops = bundles[place].ops if place < len(bundles) else ()
+        return branch.predicate is not None and any(
+            op.predicate is not None
+            and op.predicate.value == branch.predicate.value
+            and op.predicate.negated != branch.predicate.negated
+            for op in ops
+        )
+
+    for slot in range(1, most):
+        place = index + slot
+        if place < len(bundles) and not bundles[place].ops and not guarded(place + 1):
+            following = bundles[place + 1 : place + 2]
+            outside = not back or (following and following[0].depth < bundles[index].depth)
+            if following and following[0].ops and outside:
+                return slot
+    return most
 
 
 def _entry(listing: Listing, branch: Op) -> int | None:

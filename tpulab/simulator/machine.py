@@ -111,6 +111,9 @@ class Machine:
         self.load_count = self.store_count = self.dma_count = 0
         self.busy_in = self.busy_out = 0.0
         self._flag_labels: dict[int, str] = {}
+        self._local_flags: dict[int, bool] = {}
+        self.local_wait = 0.0
+        self._pipelined = extra_rounds(listing)
         self._recent_waits: deque[tuple[int, str, float]] = deque(maxlen=64)
         self._popped: dict[str, Any] = {}
         self._divided: dict[str, deque[Any]] = {}
@@ -132,7 +135,12 @@ class Machine:
                 values[operand.value] = "UNKNOWN"
         try:
             code = Generator(
-                self.listing, self.book, careful, values, self.constants.branch_delay_slots
+                self.listing,
+                self.book,
+                careful,
+                values,
+                self.constants.branch_delay_slots,
+                self.constants.empty_fills_slots,
             ).generate()
         except (Untranslatable, FlowError) as error:
             raise SimulationRefused(
@@ -224,7 +232,7 @@ class Machine:
         if strayed:
             raise NeedsCare
         self.time = end
-        self.steps = max(1, self.rounds - extra_rounds(self.listing))
+        self.steps = max(1, self.rounds - self._pipelined)
         self._settle_epilogue()
         return float(end)
 
@@ -374,7 +382,9 @@ class Machine:
                 )
             else:
                 cycles = size / self.constants.local_bytes_per_cycle
+                cycles += self.constants.local_latency_cycles
                 self.engine.start_local(when, cycles, flag, granules)
+            self._local_flags[flag] = not hbm
 
     def _copy_to_smem(self, transfer: Transfer, operands: tuple[Any, ...], size: int) -> None:
         if transfer.target is None:
@@ -430,7 +440,9 @@ class Machine:
             lost = end - time
             label = self._flag_labels.get(flag, "semaphore")
             cause = f"waiting for DMA: {label}" if label != "semaphore" else "semaphore"
-            if 0 < step <= 2:
+            if self._local_flags.get(flag):
+                self.local_wait += lost
+            if self._pipelined and 0 < step <= 2:
                 cause = "prologue/epilogue"
             self.stalls[cause] = self.stalls.get(cause, 0) + lost
             self._recent_waits.append((step, cause, lost))
@@ -442,7 +454,7 @@ class Machine:
 
     def _settle_epilogue(self) -> None:
         """Waits of the last two rounds of the grid's loop belong to its epilogue."""
-        if self.rounds < 3:
+        if self.rounds < 3 or not self._pipelined:
             return
         for step, cause, lost in self._recent_waits:
             if step >= self.rounds - 1 and cause != "prologue/epilogue":

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import prod
 
 from tpulab.compiler.listing import Listing, Op
+from tpulab.simulator.scalar import Untranslatable
 
 _SHAPE = re.compile(r"shape: ([a-z]\w*)\[([\d,]*)\]")
 _INDEX = re.compile(r"index: (\d+)")
@@ -23,6 +24,7 @@ _SPILL = re.compile(r"allocation\d+_spill")
 ALLOCATION_ROOM = 1 << 17
 """How far apart the addresses of two allocations are."""
 _OPERAND_ALIGNMENT = 1 << 10
+_ALLOCATIONS_BEGIN = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,18 @@ class AddressBook:
         self._addresses: dict[str, int] = {}
 
     def __call__(self, name: str) -> int:
-        """The address of an allocation by name, the same each time."""
+        """The address of an allocation by name, the same each time.
+
+        Raises:
+            Untranslatable: there are too many.
+        """
         address = self._addresses.get(name)
         if address is None:
-            number = len(self._addresses) + 1
-            # Left shifts by four (VMEM words to granules) must stay inside 32 bits.
-            address = (number * ALLOCATION_ROOM) % (1 << 26)
+            # Left shifts by four (VMEM words to granules) must stay inside 32 bits; operands lie
+            # below the allocations.
+            address = _ALLOCATIONS_BEGIN + len(self._addresses) * ALLOCATION_ROOM
+            if address >= 2 * _ALLOCATIONS_BEGIN:
+                raise Untranslatable("a listing with more than 512 allocations")
             self._addresses[name] = address
         return address
 
@@ -106,7 +114,8 @@ def operands_of(listing: Listing) -> list[Operand]:
             # In units of 32 bytes, the smallest that any generation counts in.
             size = operand.elements * 4 // 32 + _OPERAND_ALIGNMENT
             place += (size // _OPERAND_ALIGNMENT + 1) * _OPERAND_ALIGNMENT
-            place %= 1 << 27
+            # Nothing depends on where in the HBM the bytes lie, so far places may coincide.
+            place %= _ALLOCATIONS_BEGIN
     return found
 
 

@@ -76,6 +76,7 @@ _SCALAR_STEMS = {
     "sadd",
     "ssub",
     "smul",
+    "smulhi",
     "sand",
     "sor",
     "sxor",
@@ -238,6 +239,8 @@ def classify(opcode: str) -> OpClass:
     any other is ``Kind.UNKNOWN`` and the simulator refuses it.
     """
     stem, _, rest = opcode.partition(".")
+    if stem.startswith("v"):
+        stem = stem.partition("-")[0]
     instance = _UNIT.search(opcode)
     resource = instance.group(1) + instance.group(2) if instance else None
 
@@ -270,7 +273,7 @@ def classify(opcode: str) -> OpClass:
         return OpClass(Kind.VECTOR, "mxu_push", family, resource)
     if stem == "vmatprep":
         return OpClass(Kind.VECTOR, "mxu_push", "matprep", resource)
-    if stem == "vdwg" or stem.startswith("vmat"):
+    if stem in ("vdwg", "vllmr") or stem.startswith("vmat"):
         return OpClass(Kind.VECTOR, "mxu_push", "matprep", resource)
     if stem == "vpop":
         if "mrf" in opcode or "mrb" in opcode:
@@ -324,7 +327,18 @@ def _scalar_family(opcode: str, stem: str) -> str:
         return "scalar_load"
     if stem == "sst":
         return "scalar_store"
-    if stem in ("scmp", "scalar_select", "smul", "sc", "por", "pand", "pnand", "pneg", "pxor"):
+    if stem in (
+        "scmp",
+        "scalar_select",
+        "smul",
+        "smulhi",
+        "sc",
+        "por",
+        "pand",
+        "pnand",
+        "pneg",
+        "pxor",
+    ):
         return "scalar_slow"
     if stem in ("srem", "sdiv", "sdivrem"):
         return "scalar_divide"

@@ -22,6 +22,8 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 _COLLECTIVES = ("all-", "collective-", "reduce-scatter", "send", "recv")
 _SLICES = ("slice-start", "dynamic-slice-start", "async-start")
 _COUNTS = ("read", "written", "dma", "load", "store", "bundles", "steps", "rounds")
+# Waits that rest on assumed figures are worth a word from this part of the run on.
+_NOTABLE = 0.1
 LONE_CORE = "waiting for DMA: lone core's part of the HBM bandwidth"
 """The stall cause of what a lone core loses for not drawing all of its device's bandwidth."""
 
@@ -53,6 +55,7 @@ class Pieces:
         # Why operations of XLA were estimated, and which.
         self._estimated: dict[str, list[str]] = {}
         # When asynchronous copies of the top level are complete, by the name of their start.
+        self._local_wait = 0.0
         self._under_way: dict[str, float] = {}
         self._copies_end = 0.0
 
@@ -133,6 +136,7 @@ class Pieces:
                 f"{call.steps:,}"
             )
         self.events.extend(machine.events)
+        self._local_wait += machine.local_wait * times
         self.complete = self.complete and machine.events_complete and times == 1
         for sentence in machine.warnings:
             self._warn(sentence)
@@ -159,7 +163,7 @@ class Pieces:
         )
         if constants.cores != 2:
             sentence = sentence.replace("two", str(constants.cores))
-        if lost > 0:
+        if lost > 0.01 * (machine.time - self.time):
             alone[LONE_CORE] = lost
             sentence += (
                 f"; it is taken to draw at most {100 * fraction:.0f} % of the device's HBM "
@@ -288,6 +292,11 @@ class Pieces:
             self._warn(
                 f"{few} can't be run exactly ({reason}); the time of such an XLA operation is "
                 "that of moving its bytes"
+            )
+        if self._local_wait > _NOTABLE * self.time:
+            self._warn(
+                f"{self._local_wait / self.constants.clock_hertz * 1e6:.3g} us of waits for moves "
+                "inside the core rest on figures that are assumed, not measured"
             )
         return Timeline(
             chip=self.constants.chip,

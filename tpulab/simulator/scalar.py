@@ -10,6 +10,7 @@ them together.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from typing import Any
@@ -127,6 +128,15 @@ def _to_integer(bits: int) -> int:
     return int(max(-(2**31), min(2**31 - 1, value)))
 
 
+def _rounded(operation: Any) -> Any:
+    def call(bits: int) -> int:
+        value = bits_float(bits)
+        # Infinities and NaN stay what they are.
+        return float_bits(float(operation(value))) if math.isfinite(value) else bits
+
+    return call
+
+
 HELPERS: dict[str, Any] = {
     "wrap": wrap,
     "UNKNOWN": UNKNOWN,
@@ -153,6 +163,10 @@ HELPERS: dict[str, Any] = {
     "fmax": _f2(max),
     "flt": lambda a, b: bits_float(a) < bits_float(b),
     "fle": lambda a, b: bits_float(a) <= bits_float(b),
+    "fceil": _rounded(math.ceil),
+    "ffloor": _rounded(math.floor),
+    "mulhi_u": lambda a, b: wrap(((a & _MASK) * (b & _MASK)) >> 32),
+    "mulhi_s": lambda a, b: wrap((a * b) >> 32),
     "feq": lambda a, b: bits_float(a) == bits_float(b),
     "s2f": lambda a: float_bits(float(a)),
     "f2s": _to_integer,
@@ -284,6 +298,10 @@ class Translator:
         if stem in ("sadd", "ssub", "smul"):
             sign = {"sadd": "+", "ssub": "-", "smul": "*"}[stem]
             return f"{arguments[0]} {sign} {arguments[1]}", True
+        if stem == "smulhi":
+            return f"mulhi_{'u' if unsigned else 's'}({', '.join(arguments)})", False
+        if floating and stem in ("sceil", "sfloor"):
+            return f"f{stem[1:]}({arguments[0]})", False
         if stem in ("sand", "sor", "sxor"):
             sign = {"sand": "&", "sor": "|", "sxor": "^"}[stem]
             return f"{arguments[0]} {sign} {arguments[1]}", False
@@ -308,7 +326,8 @@ class Translator:
         if stem == "scvt":
             if rest.startswith("s32.f32"):
                 return f"s2f({arguments[0]})", False
-            if rest.startswith("f32.s32"):
+            # With all ones as its second operand, the rounding of v4 is towards zero.
+            if rest.startswith(("f32.s32", "pr.f32.s32")):
                 return f"f2s({arguments[0]})", False
         if stem == "sc":
             return f"carry({arguments[0]}, {arguments[1]})", False
