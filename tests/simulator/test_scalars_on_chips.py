@@ -76,7 +76,8 @@ def test_index_arithmetic(name: str, chip: str) -> None:
 
 
 @pytest.mark.needs_libtpu
-@pytest.mark.parametrize("chip", CHIPS)
+# In the other generations' listings of this kernel, no branch has all its slots filled.
+@pytest.mark.parametrize("chip", ["v4", "7x"])
 def test_delay_slots_are_those_that_the_compiler_guards(chip: str) -> None:
     from tpulab.compiler import compile as compile_for_chip
     from tpulab.simulator.accuracy import matmul
@@ -94,9 +95,7 @@ def test_delay_slots_are_those_that_the_compiler_guards(chip: str) -> None:
                 for distance, later in enumerate(bundles[index + 1 : index + 12], 1):
                     if any(_guards(other, opposite) for other in later.ops):
                         farthest = max(farthest, distance)
-    # On the others this kernel leaves slots unused.
-    slots = constants_for(chip).branch_delay_slots
-    assert farthest == slots if chip in ("v4", "7x") else 0 < farthest <= slots
+    assert farthest == constants_for(chip).branch_delay_slots
 
 
 def _guards(op: Op, predicate: Predicate) -> bool:
