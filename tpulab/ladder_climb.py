@@ -194,12 +194,14 @@ def _faster_than_light(timeline: Any, light: float, kernel: Any) -> Refusal | No
 def _disagreements(timeline: Any, kernel: Any, compute_seconds: float) -> list[str]:
     """Sentences on where the simulated run and the counted work differ."""
     found = []
-    moved = timeline.hbm_read_bytes + timeline.hbm_written_bytes
+    moved = getattr(timeline, "kernel_hbm_bytes", None)
+    if moved is None:
+        moved = timeline.hbm_read_bytes + timeline.hbm_written_bytes
     if abs(moved - kernel.hbm_bytes) > _SAME_TRAFFIC * max(moved, kernel.hbm_bytes):
         found.append(
-            f"the program moves {causes.bytes_text(moved)}, the kernel's blocks "
-            f"{causes.bytes_text(kernel.hbm_bytes)}; the difference is what XLA moves around "
-            "the kernel or keeps in VMEM, or one of the two counts is wrong"
+            f"the program's kernels move {causes.bytes_text(moved)}, their blocks are "
+            f"{causes.bytes_text(kernel.hbm_bytes)}; the difference is what XLA keeps in VMEM, or "
+            "one of the two counts is wrong"
         )
     # the other core of a device does its own share
     needed = compute_seconds * timeline.clock_hertz

@@ -277,16 +277,25 @@ def _readable(stall: str, kernel: Any) -> tuple[str, str]:
     if not stall.startswith("waiting for DMA: "):
         return "by_hand", stall
     label = stall.removeprefix("waiting for DMA: ")
-    kind, _, number = label.partition(" ")
-    if kind in ("input", "output") and number.isdigit() and kernel is not None:
-        index = int(number)
-        for call in kernel.calls:
-            # operands are numbered as the program takes them: scalar prefetch, inputs, outputs
-            position = index - len(call.scalar_prefetch)
-            operands = call.operands
-            if 0 <= position < len(operands) and operands[position].is_input == (kind == "input"):
-                operand = operands[position]
-                verb = "fetched" if kind == "input" else "written"
-                key = f"wait_{kind}" if operand.is_pipelined else "by_hand"
-                return key, f"waiting for {kind} {operand.name} to be {verb}"
+    kind, _, which = label.partition(" ")
+    for call in kernel.calls if kind in ("input", "output") and kernel is not None else ():
+        operand = _operand(call, which, kind == "input")
+        if operand is not None:
+            verb = "fetched" if kind == "input" else "written"
+            key = f"wait_{kind}" if operand.is_pipelined else "by_hand"
+            return key, f"waiting for {kind} {operand.name} to be {verb}"
     return "by_hand", f"waiting for {label}"
+
+
+def _operand(call: Any, which: str, is_input: bool) -> Any:
+    """The operand that a stall names, by its name or by number; None when it is of another call.
+
+    Numbers are those of the program: scalar prefetch, inputs, outputs.
+    """
+    operands = call.operands
+    if which.isdigit():
+        position = int(which) - len(call.scalar_prefetch)
+        found = operands[position : position + 1] if position >= 0 else ()
+    else:
+        found = [operand for operand in operands if operand.name == which]
+    return next((operand for operand in found if operand.is_input == is_input), None)

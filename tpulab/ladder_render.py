@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from tpulab.ladder import ChipLadder, Comparison, Rung
 
 _WIDTH = 100
+# a unit that is busy for less of the run is not what limits it
+_MOSTLY_BUSY = 0.6
 
 
 def _heading(one: ChipLadder) -> str:
@@ -25,7 +27,7 @@ def _summary(one: ChipLadder) -> list[str]:
     if fraction is not None and one.predicted_seconds is not None:
         lines.append(
             f"Predicted {time_text(one.predicted_seconds)}: {fraction:.0%} of the speed of light; "
-            f"limited by {one.limiting_unit}."
+            f"limited by {_limit(one)}."
         )
     facts = []
     if one.vmem_bytes is not None:
@@ -43,6 +45,14 @@ def _summary(one: ChipLadder) -> list[str]:
         lines.append(f"How far to trust it: {one.prediction_error}.".replace("..", "."))
     lines += [f"Warning: {sentence}" for sentence in one.warnings]
     return lines
+
+
+def _limit(one: ChipLadder) -> str:
+    """The busiest unit; latency where no unit is busy for most of the run."""
+    share = getattr(one.timeline, "limiting_share", 1.0)
+    if share >= _MOSTLY_BUSY:
+        return str(one.limiting_unit)
+    return f"latency (the busiest unit, {one.limiting_unit}, is busy {share:.0%} of the time)"
 
 
 def _wrap(text: str, indent: str) -> list[str]:

@@ -382,6 +382,8 @@ def test_one_of_two_cores() -> None:
         ("waiting for DMA: input 0", "waiting for input lhs to be fetched", "Its blocks arrive"),
         ("waiting for DMA: input 1", "waiting for input rhs to be fetched", "Its blocks arrive"),
         ("waiting for DMA: output 2", "waiting for output out to be written", "another buffer"),
+        ("waiting for DMA: input rhs", "waiting for input rhs to be fetched", "Its blocks arrive"),
+        ("waiting for DMA: output out", "waiting for output out to be written", "another buffer"),
         ("waiting for DMA: scratch", "waiting for scratch", "two buffers"),
         ("prologue/epilogue", "first and last blocks", "Smaller blocks shorten both"),
     ],
@@ -557,9 +559,21 @@ def test_counts_that_do_not_agree_are_warnings() -> None:
     )
     assert "busy for 100,000 cycles" in _one(_matmul(), idle).warnings[0]
     few = fake_timeline(1e-3, hbm_read_bytes=0, hbm_written_bytes=32 * MIB)
-    assert (
-        "the program moves 32 MiB, the kernel's blocks 96 MiB" in _one(_matmul(), few).warnings[0]
+    (warning,) = _one(_matmul(), few).warnings
+    assert "the program's kernels move 32 MiB, their blocks are 96 MiB" in warning
+    # what XLA moves around the kernels is no disagreement
+    around = fake_timeline(
+        1e-3, hbm_read_bytes=999 * MIB, hbm_written_bytes=0, kernel_hbm_bytes=96 * MIB
     )
+    assert not _one(_matmul(), around).warnings
+
+
+def test_latency_is_what_limits_where_no_unit_is_busy() -> None:
+    idle = _one(_matmul(), fake_timeline(1e-3, limiting_share=0.3))
+    assert "limited by latency (the busiest unit, mxu, is busy 30% of the time)" in " ".join(
+        str(idle).split()
+    )
+    assert "limited by mxu" in str(_one(_matmul(), fake_timeline(1e-3, limiting_share=0.9)))
 
 
 def test_measured_rung() -> None:
