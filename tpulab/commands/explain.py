@@ -7,12 +7,9 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tpulab.errors import UsageError
-
-if TYPE_CHECKING:
-    from tpulab.compiler.explanations import Explanation
 
 _LONGEST_MESSAGE_BYTES = 10_000_000
 
@@ -23,9 +20,7 @@ def explain(options: argparse.Namespace) -> int:
     from tpulab.hardware import get_chip
 
     chip = get_chip(options.chip).name if options.chip else None
-    explanation = _entry(options.message)
-    if explanation is None:
-        explanation = explain_message(_message(options.message), chip)
+    explanation = explain_message(_message(options.message), chip)
     if options.json:
         print(json.dumps(asdict(explanation), indent=2))
     elif explanation.matched:
@@ -35,20 +30,7 @@ def explain(options: argparse.Namespace) -> int:
     return 0 if explanation.matched else 1
 
 
-def _entry(words: list[str]) -> Explanation | None:
-    """The entry of the catalogue whose name was given instead of a message."""
-    from tpulab.compiler.explanations import Explanation, catalogue
-
-    if len(words) != 1:
-        return None
-    for entry in catalogue():
-        if entry.key == words[0]:
-            told = (entry.title, entry.cause, entry.rule, entry.remedy, entry.example)
-            return Explanation(entry.key, *told, matched=True, message=entry.title)
-    return None
-
-
-def _unknown(explanation: Explanation) -> str:
+def _unknown(explanation: Any) -> str:
     """What is said about a message that is not in the catalogue."""
     from tpulab.compiler.explanations import catalogue
 
