@@ -171,6 +171,7 @@ def test_infinite_loop_inside_the_kernel():
     verdict = verdict_on(loops, limits=Limits(stage_seconds=6.0))
     assert verdict.failed is not None
     assert "did not finish within" in verdict.failed.summary
+    assert "test_bad_input.py" in verdict.failed.where
     assert verdict.failed.hint
 
 

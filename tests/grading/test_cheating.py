@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import subprocess
 import sys
 
 import jax
@@ -230,8 +231,6 @@ def test_raising_what_should_not_be_raised():
 
 def _fenced():
     """Whether this system has Landlock, found out in a process of its own."""
-    import subprocess
-
     program = "from tpulab.grading import sandbox; print(sandbox.fence('/tmp'))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     return done.stdout.strip() == "True"
@@ -281,18 +280,13 @@ def test_other_processes_cannot_be_signalled():
 
 
 def test_children_are_known():
-    pid = os.fork()
-    if pid == 0:
-        import time
-
-        time.sleep(30)
-        os._exit(0)
-    try:
-        assert pid in sandbox.children()
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    assert pid not in sandbox.children()
+    program = "import time; time.sleep(30)"
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        try:
+            assert process.pid in sandbox.children()
+        finally:
+            process.kill()
+    assert process.pid not in sandbox.children()
 
 
 # ---- functions of every make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tpulab.exercises.model import ArgumentSpec, Exercise
@@ -10,7 +11,7 @@ from tpulab.exercises.values import make_arguments
 from tpulab.grading import places
 from tpulab.grading.comparing import Diagnosis, Outcome, describe, diagnose, outcome
 from tpulab.grading.inquiry import Inquiry
-from tpulab.grading.problems import Problem, failed
+from tpulab.grading.problems import EndedError, Problem, failed
 from tpulab.grading.verdict import StepResult
 
 # a kernel may save a little work (a mask, a constant folded); it cannot save much
@@ -38,9 +39,14 @@ def correct(inquiry: Inquiry, take_artifacts: Callable[[], None]) -> StepResult:
     wrong: list[Outcome] = []
     right: list[Outcome] = []
     for label, case, fill in inquiry.begin_runs():
-        got = inquiry.result(label, f"it runs on {case}", case.arguments)
-        arguments = make_arguments(case.arguments, fill, inquiry.seed)
         kernel = inquiry.kernels[case.arguments]
+        try:
+            got = inquiry.result(label, f"it runs on {case}", case.arguments)
+        except EndedError as ended:
+            # a program has no lines of Python any more; the kernel's first one is the nearest
+            where = ended.problem.where or str(kernel["calls"][0].get("where") or "")
+            raise EndedError(replace(ended.problem, where=where)) from None
+        arguments = make_arguments(case.arguments, fill, inquiry.seed)
         run = outcome(exercise, case, fill, inquiry.seed, arguments, got, kernel)
         (right if run.passed else wrong).append(run)
     if wrong:

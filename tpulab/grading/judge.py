@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tpulab.exercises.model import STEPS, Exercise
 from tpulab.grading.correct import correct
@@ -106,7 +107,8 @@ class Judge:
             try:
                 result = judge()
             except EndedError as ended:
-                result = failed(name, ended.problem)
+                where = ended.problem.where or self.inquiry.function_where
+                result = failed(name, replace(ended.problem, where=where))
             except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 # what comes from the learner's process may be anything at all
                 result = failed(
