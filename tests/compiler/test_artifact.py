@@ -111,7 +111,7 @@ def test_bad_input_gets_a_sentence():
     with pytest.raises(TpulabError, match="not a function"):
         lower(3, spec(8, 128))
     with pytest.raises(TpulabError, match="not an array"):
-        lower(kernels.add_one, "bf16[8,128]")
+        lower(kernels.add_one, object())
     with pytest.raises(UnknownNameError, match="v5x"):
         lower(kernels.add_one, spec(8, 128), chip="v5x")
     with pytest.raises(LoweringRefused) as caught:
