@@ -39,7 +39,8 @@ def least_traffic(walk: OuterWalk, calls: Sequence[PallasCall], leaves: Sequence
     """Bytes that must pass between HBM and the cores at least once in one run of the function.
 
     Arguments lie in HBM before, results after; each counts as far as the calls use or make it, and
-    once however many do. Arrays between calls may stay in VMEM and count nothing.
+    once however many do. Results that XLA makes from what calls return count whole. Arrays between
+    calls may stay in VMEM and count nothing.
     """
     read: dict[int, int] = {}
     for found, call in zip(walk.calls, calls, strict=True):
@@ -55,15 +56,20 @@ def least_traffic(walk: OuterWalk, calls: Sequence[PallasCall], leaves: Sequence
                 amount = min(whole, amount * origin.slices)
                 read[origin.index] = max(read.get(origin.index, 0), amount)
     written: dict[tuple[int, int], int] = {}
+    made_by_xla = 0
     for value, aval in zip(walk.results, walk.result_avals, strict=True):
         origin = origin_of(value)
-        if origin is None or origin.kind != "result" or not calls[origin.index].times:
+        whole = array_bytes(jax_internals.shape_of(aval), jax_internals.dtype_of(aval))
+        if origin is None:
+            # XLA makes it, for example by cutting a kernel's result to size: it lies in HBM after
+            made_by_xla += whole
+            continue
+        if origin.kind != "result" or not calls[origin.index].times:
             continue
         made = calls[origin.index].outputs[origin.position].least_bytes * origin.slices
-        whole = array_bytes(jax_internals.shape_of(aval), jax_internals.dtype_of(aval))
         key = origin.index, origin.position
         written[key] = max(written.get(key, 0), min(whole, made))
-    return sum(read.values()) + sum(written.values())
+    return sum(read.values()) + sum(written.values()) + made_by_xla
 
 
 def _bytes_of(leaf: Any) -> int:
