@@ -677,3 +677,19 @@ def test_a_converted_argument_is_read_as_far_as_it_is_used() -> None:
         "f32[64,128]",
     )
     assert kernel.unique_bytes == 2 * 64 * 128 * 2
+
+
+def test_a_function_that_throws_its_kernel_away_is_described_as_written() -> None:
+    copy = samples.copy_blocks((16, 128), (4,), lambda i: (i, 0))
+
+    def decoy(x: Any) -> Any:
+        copy(x)
+        return jnp.zeros_like(x)
+
+    def one_of_two(x: Any) -> Any:
+        copy(x)
+        return copy(x + 1)
+
+    (thrown_away,) = trace(decoy, "f32[64,128]").calls
+    assert thrown_away.grid == (4,)
+    assert all(call.times == 1 for call in trace(one_of_two, "f32[64,128]").calls)

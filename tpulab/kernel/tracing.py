@@ -58,8 +58,13 @@ def trace(function: Callable[..., Any], *arguments: Any, chip: str = "v5e") -> K
     closed, _, leaves = stage(function, arguments, chip)
     where = jax_internals.source_of(function)
     name = function_name(function)
-    closed = jax_internals.without_dead_code(closed)
-    walk = OuterWalk(closed, leaves)
+    alive = jax_internals.without_dead_code(closed)
+    walk = OuterWalk(alive, leaves)
+    if walk.calls or walk.other_kernels:
+        closed = alive
+    else:
+        # a function that throws all its kernels' results away is described as it was written
+        walk = OuterWalk(closed, leaves)
     if not walk.calls and walk.other_kernels:
         raise NoPallasCall(
             f"{name} contains no kernel for the TensorCore",
