@@ -123,7 +123,7 @@ def test_the_first_minutes_of_a_learner(url: str, page: Any) -> None:
     verdict = page.locator(output("tpulab.check"), has_text="first_kernel.add").last
     verdict.get_by_text("all five passed").wait_for(timeout=180_000)
     for step in ("legal", "correct", "safe", "compiles", "fast"):
-        verdict.get_by_text(step, exact=True).first.wait_for()
+        verdict.get_by_text(step, exact=True).first.wait_for(timeout=120_000)
 
     slider = page.get_by_label("grid step")
     slider.scroll_into_view_if_needed()
