@@ -121,8 +121,9 @@ def test_cancel_from_another_thread(fresh):
 
 def test_a_worker_killed_from_outside_is_replaced_and_asked_again(fresh):
     (before,) = fresh.worker_pids
-    function, arguments = kernels.slow_to_compile(48)
-    artifact = lower(function, *arguments)
+    artifact = lower(kernels.scaled(6.5), spec(8, 128))
+    # stopped first, so that it cannot answer before it is killed, however fast the machine
+    os.kill(before, signal.SIGSTOP)
     threading.Timer(0.2, os.kill, [before, signal.SIGKILL]).start()
     program = fresh.compile_artifact(artifact)
     assert program.kernels
