@@ -49,5 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if "kernels_in_jax" in group and callspec is not None:
             group += f"::{callspec.params.get('name', '')}"
+        elif callspec is not None and "exercise" in callspec.params:
+            # neither are the answers to different exercises
+            group += f"::{callspec.params['exercise'].name}"
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(group))

@@ -9,7 +9,7 @@ _SCRIPT = """
 import json, time
 started = time.perf_counter()
 import tpulab
-from tests.exercises.reference_other import best, tiled
+from tests.exercises.answers.matmul_other import best, tiled
 from tpulab.grading import display, check
 imported = time.perf_counter()
 times = []

@@ -15,7 +15,7 @@ from tpulab.exercises.model import STEPS
 from tpulab.grading import check
 from tpulab.grading.learning import solution_file
 
-HERE = Path(__file__).parent
+ANSWERS = Path(__file__).parent / "answers"
 ALL = exercises()
 WRONG = [(exercise, wrong) for exercise in ALL for wrong in exercise.known_wrong]
 
@@ -52,9 +52,9 @@ def test_known_wrong(exercise, wrong):
 
 @pytest.mark.needs_libtpu
 @pytest.mark.parametrize("exercise", ALL, ids=[e.name for e in ALL])
-@pytest.mark.parametrize("style", ["reference_plain", "reference_other"])
+@pytest.mark.parametrize("style", ["plain", "other"])
 def test_right_answers_reach_the_top(exercise, style):
-    answer = getattr(_module(HERE / f"{style}.py"), exercise.function_name)
+    answer = getattr(_module(ANSWERS / f"{exercise.track}_{style}.py"), exercise.function_name)
     verdict = check(exercise.name, answer, quiet=True, record=False)
     assert [step.passed for step in verdict.steps] == [True] * 5, str(verdict)
     assert verdict.rung == exercise.rungs[-1].name, str(verdict)

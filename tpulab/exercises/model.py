@@ -181,6 +181,11 @@ class Exercise:
         hints: from a nudge to nearly the answer.
         allowed_outside: primitives that may work on whole arrays outside the kernel besides
             casts and changes of shape.
+        mesh_axis: name of the mesh axis of an exercise for several devices, None for one device.
+            With it, the first dimension of every argument and of the result counts the devices:
+            each device runs the answer under ``shard_map`` on its own slice, that dimension
+            removed, and the slices of all devices make up the result. How many devices there are
+            is therefore part of the shapes, for cases, for the faithful run and for speed.
     """
 
     name: str
@@ -204,6 +209,11 @@ class Exercise:
     suspects: tuple[Suspect, ...] = ()
     allowed_outside: frozenset[str] = frozenset()
     deadline_seconds: float = 60.0
+    mesh_axis: str | None = None
+
+    def devices(self, arguments: tuple[ArgumentSpec, ...]) -> int:
+        """How many devices these arguments are spread over: 1 without a mesh."""
+        return 1 if self.mesh_axis is None else arguments[0].shape[0]
 
     @property
     def track(self) -> str:

@@ -14,7 +14,16 @@ from functools import cache
 from tpulab.errors import UnknownNameError
 from tpulab.exercises.model import Exercise
 
-_OWN_MODULES = ("tpulab.exercises.first_kernel", "tpulab.exercises.matmul")
+# in the order of the labs
+_OWN_MODULES = (
+    "tpulab.exercises.first_kernel",
+    "tpulab.exercises.roofline",
+    "tpulab.exercises.grids",
+    "tpulab.exercises.matmul",
+    "tpulab.exercises.flash_attention",
+    "tpulab.exercises.remote_dma",
+    "tpulab.exercises.ring_collectives",
+)
 
 
 @cache
