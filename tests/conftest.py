@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +19,23 @@ def _libtpu_exists() -> bool:
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
+@pytest.fixture(scope="session")
+def folder_of_the_test_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of one test run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture(autouse=True, scope="session")
-def _home_of_the_test_run(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Progress and caches of a test run live and die with it, unless the caller chose a place."""
+def _home_of_the_test_run(folder_of_the_test_run: Path) -> None:
+    """Progress and caches of a test run live and die with it, unless the caller chose a place.
+
+    The processes of the run share them: what one has compiled, another need not compile again.
+    """
     if "TPULAB_HOME" not in os.environ:
-        os.environ["TPULAB_HOME"] = str(tmp_path_factory.mktemp("tpulab-home"))
+        os.environ["TPULAB_HOME"] = str(folder_of_the_test_run / "tpulab-home")
 
 
 def _missing_for(item: pytest.Item) -> str | None:
@@ -52,5 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif callspec is not None and "exercise" in callspec.params:
             # neither are the answers to different exercises
             group += f"::{callspec.params['exercise'].name}"
+        elif callspec is not None and "lab" in callspec.params:
+            # each lab's notebooks have kernels of their own
+            group += f"::{callspec.params['lab'].name}"
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(group))

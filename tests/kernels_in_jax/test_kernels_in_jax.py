@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
 import tomllib
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -56,13 +58,27 @@ def traced(name: str, chip: str) -> Any:
     return tpulab.trace(function, *arguments, chip=chip)
 
 
-@functools.cache
-def climbed(name: str) -> dict[str, Any]:
-    """The ladder's JSON for both chips, after a trip through text."""
-    function, arguments = load(name)
-    return json.loads(json.dumps(ladder(function, *arguments, chip=CHIPS).to_json()))
+@pytest.fixture(scope="session")
+def climbed(folder_of_the_test_run: Path) -> Callable[[str], dict[str, Any]]:
+    """The ladder's JSON of a kernel for both chips, after a trip through a file.
+
+    Ladders of big kernels take seconds: each is made once in a test run, by whoever needs it first.
+    """
+
+    @functools.cache
+    def climb(name: str) -> dict[str, Any]:
+        kept = folder_of_the_test_run / f"ladder-{name}.json"
+        if not kept.exists():
+            function, arguments = load(name)
+            made = kept.with_suffix(f".{os.getpid()}")
+            made.write_text(json.dumps(ladder(function, *arguments, chip=CHIPS).to_json()))
+            made.replace(kept)
+        return json.loads(kept.read_text())
+
+    return climb
 
 
+Climbed = Callable[[str], dict[str, Any]]
 ANSWERED = [name for name in CASES if (name, "v5e") not in REFUSALS]
 
 
@@ -114,7 +130,7 @@ def test_what_jax_itself_refuses_is_passed_on(chip: str) -> None:
 
 @pytest.mark.needs_libtpu
 @pytest.mark.parametrize("name", CASES)
-def test_json_follows_the_schema(name: str) -> None:
+def test_json_follows_the_schema(climbed: Climbed, name: str) -> None:
     schema = json.loads(resources.files("tpulab").joinpath("ladder_schema.json").read_text())
     answer = climbed(name)
     jsonschema.validate(answer, schema)
@@ -125,7 +141,7 @@ def test_json_follows_the_schema(name: str) -> None:
 @pytest.mark.needs_libtpu
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("name", CASES)
-def test_answered_or_refused_as_listed(name: str, chip: str) -> None:
+def test_answered_or_refused_as_listed(climbed: Climbed, name: str, chip: str) -> None:
     answer = climbed(name)["chips"][chip]
     listed = REFUSALS.get((name, chip))
     if listed is None:
@@ -141,7 +157,7 @@ def test_answered_or_refused_as_listed(name: str, chip: str) -> None:
 @pytest.mark.needs_libtpu
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("name", ANSWERED)
-def test_prediction_stands_above_the_bound(name: str, chip: str) -> None:
+def test_prediction_stands_above_the_bound(climbed: Climbed, name: str, chip: str) -> None:
     answer = climbed(name)["chips"][chip]
     bound, predicted = answer["bound_seconds"], answer["predicted_seconds"]
     seconds = [rung["seconds"] for rung in answer["rungs"]]
@@ -156,7 +172,7 @@ def test_prediction_stands_above_the_bound(name: str, chip: str) -> None:
 @pytest.mark.needs_libtpu
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("name", ANSWERED)
-def test_program_moves_what_the_algorithm_must_move(name: str, chip: str) -> None:
+def test_program_moves_what_the_algorithm_must_move(climbed: Climbed, name: str, chip: str) -> None:
     moved = climbed(name)["chips"][chip]["hbm_bytes"]
     traffic = by_hand(name)
     total = traffic.read + traffic.written
@@ -186,7 +202,7 @@ def test_program_moves_what_the_algorithm_must_move(name: str, chip: str) -> Non
         ("threefry_bits_padded", "philox_bits"),
     ],
 )
-def test_order_of_kernels(faster: str, slower: str, chip: str) -> None:
+def test_order_of_kernels(climbed: Climbed, faster: str, slower: str, chip: str) -> None:
     """Less work, or the same work in better blocks, must not be predicted to take longer."""
     quick, slow = climbed(faster)["chips"][chip], climbed(slower)["chips"][chip]
     assert quick["predicted_seconds"] < slow["predicted_seconds"]
@@ -194,7 +210,7 @@ def test_order_of_kernels(faster: str, slower: str, chip: str) -> None:
 
 @pytest.mark.needs_libtpu
 @pytest.mark.parametrize("name", [name for name in ANSWERED if "paged" not in name])
-def test_newer_chip_is_not_slower(name: str) -> None:
+def test_newer_chip_is_not_slower(climbed: Climbed, name: str) -> None:
     """v6e has 4.7 times v5e's arithmetic and twice its HBM bandwidth, at 1.17 times its clock."""
     chips = climbed(name)["chips"]
     assert chips["v6e"]["predicted_seconds"] < 1.1 * chips["v5e"]["predicted_seconds"]

@@ -104,11 +104,10 @@ def all_parts(fast: bool, words: Sequence[str] = ()) -> list[Part]:
         Part("format", "ruff format --check", (python, "-m", "ruff", "format", "--check", ".")),
         Part("types", "mypy", (python, "-m", "mypy")),
         Part("unit", "pytest", (*pytest, *spread, "tests", *ignored, *words), ("tests",)),
-        # one at a time: each starts servers and kernels of its own
         Part(
             "notebooks",
             "pytest on labs and notebooks",
-            (*pytest, *NOTEBOOK_TESTS, *words),
+            (*pytest, *spread, *NOTEBOOK_TESTS, *words),
             NOTEBOOK_TESTS,
         ),
     ]
