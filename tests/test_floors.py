@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "tpulab"
 
 # ground floor first; rooms on one floor do not know each other
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "errors"),
+    ("__init__", "errors", "units"),
     ("hardware",),
     ("kernel", "roofline"),
     ("compiler",),

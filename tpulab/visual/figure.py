@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpulab.units import bytes_text, seconds_text
+
+__all__ = ["Figure", "bytes_text", "seconds_text"]
+
 # a column with wider cells holds sentences
 _WIDEST_FIGURE = 24
 
@@ -89,26 +93,3 @@ def _text_table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> l
         ).rstrip()
         for row in table
     ]
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes with three significant figures: ``"33.6 MB"`` is written ``"32 MiB"``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024 or unit == "GiB":
-            return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
-        count /= 1024
-    raise AssertionError
-
-
-def seconds_text(seconds: float) -> str:
-    """A time with three significant figures in the unit that suits it."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return _three(seconds / size) + f" {unit}"
-    return _three(seconds / 1e-9) + " ns"
-
-
-def _three(value: float) -> str:
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}"

@@ -9,6 +9,7 @@ never told apart by colour alone.
 from __future__ import annotations
 
 import html
+import math
 
 ORANGE = "#E69F00"
 SKY = "#56B4E9"
@@ -29,6 +30,38 @@ def number(value: float) -> str:
     """A coordinate with at most two decimals, written the same on every machine."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
+
+
+_NARROW = frozenset("ijlftrI.,:;'|!()[]{} -/1")
+_WIDE = frozenset("mwMW@%→←↓↑…—")
+
+
+def text_width(text: str, size: float = 12.0, bold: bool = False) -> float:
+    """About how wide a line is drawn, in pixels; rather too wide than too narrow.
+
+    The page chooses the font, so this holds for the widest of the usual ones, DejaVu Sans.
+    """
+    units = 0.0
+    for letter in text:
+        if letter in _NARROW:
+            units += 0.42
+        elif letter in _WIDE or letter.isupper():
+            units += 0.78 if letter not in _WIDE else 0.98
+        else:
+            units += 0.64
+    return units * size * (1.12 if bold else 1.0)
+
+
+def shortened(text: str, width: float, size: float = 12.0, bold: bool = False) -> str:
+    """The text, or as much of both of its ends as fits into ``width`` pixels."""
+    if text_width(text, size, bold) <= width:
+        return text
+    for kept in range(len(text) - 1, 1, -1):
+        head = (kept + 1) // 2
+        short = f"{text[:head]}…{text[len(text) - (kept - head) :]}"
+        if text_width(short, size, bold) <= width:
+            return short
+    return text[:1] + "…"
 
 
 class Drawing:
@@ -107,6 +140,35 @@ class Drawing:
             f'<polyline points="{path}" fill="none" stroke="{stroke}"'
             f' stroke-width="{number(width)}"{dash}/>'
         )
+
+    def arrow(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        *,
+        stroke: str = "currentColor",
+        width: float = 1.5,
+        head: float = 7.0,
+        tooltip: str | None = None,
+    ) -> None:
+        """A straight line with a head at (x2, y2)."""
+        length = math.hypot(x2 - x1, y2 - y1)
+        if not length:
+            return
+        along, across = (x2 - x1) / length, (y2 - y1) / length
+        end_x, end_y = x2 - along * head, y2 - across * head
+        self.line(x1, y1, end_x, end_y, stroke=stroke, width=width)
+        side = head * 0.45
+        points = (
+            (x2, y2),
+            (end_x - across * side, end_y + along * side),
+            (end_x + across * side, end_y - along * side),
+        )
+        path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
+        title = f"<title>{html.escape(tooltip)}</title>" if tooltip else ""
+        self._shapes.append(f'<polygon points="{path}" fill="{stroke}">{title}</polygon>')
 
     def polygon(self, points: list[tuple[float, float]], *, fill: str) -> None:
         """A filled shape."""
