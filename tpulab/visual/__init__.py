@@ -15,6 +15,7 @@ _EXPORTS = {
     "step_through": "tpulab.visual.stepping",
     "pipeline_timeline": "tpulab.visual.timeline",
     "roofline": "tpulab.visual.roofline",
+    "ring_in_motion": "tpulab.visual.ring",
     "ladder_waterfall": "tpulab.visual.waterfall",
 }
 

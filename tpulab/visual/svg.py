@@ -88,6 +88,7 @@ class Drawing:
         stroke: str | None = None,
         opacity: float = 1.0,
         dashed: bool = False,
+        width_of_line: float = 1.0,
         tooltip: str | None = None,
     ) -> None:
         """A rectangle; ``stroke`` is None for no outline, ``tooltip`` shows under the pointer."""
@@ -95,6 +96,8 @@ class Drawing:
         attributes += f' height="{number(max(height, 0.0))}" fill="{fill}"'
         if stroke:
             attributes += f' stroke="{stroke}"'
+        if width_of_line != 1.0:
+            attributes += f' stroke-width="{number(width_of_line)}"'
         if opacity != 1.0:
             attributes += f' opacity="{number(opacity)}"'
         if dashed:
