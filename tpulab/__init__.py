@@ -9,6 +9,8 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "trace": "tpulab.kernel",
     "run": "tpulab.kernel",
+    "start_host_devices": "tpulab.kernel",
+    "on_devices": "tpulab.kernel",
     "ladder": "tpulab.ladder",
     "compare": "tpulab.ladder",
     "check": "tpulab.grading",

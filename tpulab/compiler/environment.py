@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 # Without these libtpu looks for a Cloud TPU machine, prints five lines, writes logs to /tmp and
 # takes a lock that keeps a second process out. The accelerator type need not match the chip.
@@ -63,16 +60,9 @@ def settle_platform() -> None:
     Left alone, the first use of a backend would load libtpu, print five lines and take its lock.
     Nothing is changed when a platform was chosen already, or where a TPU or a GPU is attached.
     """
-    import jax
+    from tpulab.kernel import jax_internals
 
-    attached = any(
-        next(Path("/dev").glob(pattern), None)
-        for pattern in ("accel*", "vfio/[0-9]*", "nvidia[0-9]*")
-    )
-    if attached or os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms:
-        return
-    with contextlib.suppress(Exception):
-        jax.config.update("jax_platforms", "cpu")
+    jax_internals.settle_platform()
 
 
 def compiler_version() -> str | None:

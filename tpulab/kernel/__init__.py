@@ -7,6 +7,7 @@ the fast or the faithful interpreter, ``illegalities`` holds it against a chip's
 from tpulab.kernel.arguments import parse_argument
 from tpulab.kernel.legality import Illegality, illegalities
 from tpulab.kernel.load import LoadError, load_function
+from tpulab.kernel.mesh import TooFewDevices, on_devices, start_host_devices
 from tpulab.kernel.model import Kernel, Matmul, Operand, PallasCall, Scratch, ShapeDtype
 from tpulab.kernel.running import Race, RunError, RunReport, UninitialisedOutput, run
 from tpulab.kernel.tracing import NoPallasCall, TraceError, trace
@@ -24,11 +25,14 @@ __all__ = [
     "RunReport",
     "Scratch",
     "ShapeDtype",
+    "TooFewDevices",
     "TraceError",
     "UninitialisedOutput",
     "illegalities",
     "load_function",
+    "on_devices",
     "parse_argument",
     "run",
+    "start_host_devices",
     "trace",
 ]

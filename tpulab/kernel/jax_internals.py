@@ -17,6 +17,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -198,6 +199,51 @@ def _forget_tpu_info(tpu_info: Any) -> None:
     clear = getattr(tpu_info.get_tpu_info, "cache_clear", None)
     if clear is not None:
         clear()
+
+
+def settle_platform() -> None:
+    """Keep JAX from loading the TPU compiler into this process when there is no accelerator.
+
+    Left alone, the first use of a backend would load libtpu, print five lines and take its lock.
+    Nothing is changed when a platform was chosen already, or where a TPU or a GPU is attached.
+    """
+    attached = any(
+        next(Path("/dev").glob(pattern), None)
+        for pattern in ("accel*", "vfio/[0-9]*", "nvidia[0-9]*")
+    )
+    if attached or os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms:
+        return
+    with contextlib.suppress(Exception):
+        jax.config.update("jax_platforms", "cpu")
+
+
+def backend_started() -> bool:
+    """Whether JAX's backends run already, after which their number of devices is fixed."""
+    from jax._src import xla_bridge
+
+    return bool(xla_bridge.backends_are_initialized())
+
+
+def map_on_mesh(function: Callable[..., Any], devices: int, axis: str) -> Callable[..., Any]:
+    """``shard_map`` of a function over one mesh axis, every argument and result split by rows.
+
+    The mesh is of host devices where there are enough, else an abstract one, which is good for
+    tracing and lowering. What varies over the axis is not checked: kernels don't say it.
+    """
+    from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+    hosts = jax.devices("cpu")
+    automatic = (AxisType.Auto,)
+    mesh: Any
+    if len(hosts) < devices:
+        mesh = AbstractMesh((devices,), (axis,), axis_types=automatic)
+    else:
+        mesh = jax.make_mesh((devices,), (axis,), axis_types=automatic, devices=hosts[:devices])
+    rows = PartitionSpec(axis)
+    mapped: Callable[..., Any] = jax.shard_map(
+        function, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False
+    )
+    return mapped
 
 
 def make_jaxpr(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
