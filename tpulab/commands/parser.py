@@ -54,6 +54,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    """Every verb's parser by its name, in the order of the help."""
+    return dict(_build()[1])
+
+
 def _refuse_unknown(verb: argparse.ArgumentParser, word: str) -> NoReturn:
     known = [option for action in verb._actions for option in action.option_strings]
     close = difflib.get_close_matches(word.partition("=")[0], known, n=1, cutoff=0.5)
@@ -300,7 +305,7 @@ def _upkeep(verbs: Any) -> None:
         "--part",
         action="append",
         metavar="NAME",
-        help="only this part; may be given again: lint, format, types, unit, notebooks",
+        help="only this part; may be given again: lint, format, types, unit, notebooks, book",
     )
     parser.add_argument(
         "--device",
@@ -309,6 +314,12 @@ def _upkeep(verbs: Any) -> None:
         help="tpu: only run the notebooks, on the TPU of this machine",
     )
     parser.add_argument("rest", nargs="*", metavar="PYTEST", help="words for pytest, after --")
+
+    parser = _verb(
+        verbs, "book", "book:book", "build the labs and the reference as a site that reads offline"
+    )
+    parser.add_argument("--out", metavar="DIR", help="where (default: build/book in the clone)")
+    parser.add_argument("--open", action="store_true", help="open it in a browser")
 
     parser = _verb(
         verbs, "release", "lab:release", "write the labs from the solutions (for authors)"

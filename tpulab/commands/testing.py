@@ -17,6 +17,8 @@ from tpulab.errors import TpulabError, UsageError
 
 #: folders below tests/ whose tests start notebook kernels and servers: a part of their own
 NOTEBOOK_TESTS = ("tests/labs", "tests/classroom")
+#: the book is built once, by the tests that read it
+BOOK_TESTS = ("tests/book",)
 _NO_TESTS_COLLECTED = 5
 
 
@@ -98,7 +100,7 @@ def all_parts(fast: bool, words: Sequence[str] = ()) -> list[Part]:
     spread: tuple[str, ...] = ()
     if find_spec("xdist"):
         spread = ("-n", str(min(os.cpu_count() or 1, 8)), "--dist", "loadgroup")
-    ignored = tuple(f"--ignore={folder}" for folder in NOTEBOOK_TESTS)
+    ignored = tuple(f"--ignore={folder}" for folder in (*NOTEBOOK_TESTS, *BOOK_TESTS))
     return [
         Part("lint", "ruff check", (python, "-m", "ruff", "check", ".")),
         Part("format", "ruff format --check", (python, "-m", "ruff", "format", "--check", ".")),
@@ -110,6 +112,7 @@ def all_parts(fast: bool, words: Sequence[str] = ()) -> list[Part]:
             (*pytest, *spread, *NOTEBOOK_TESTS, *words),
             NOTEBOOK_TESTS,
         ),
+        Part("book", "pytest on the book", (*pytest, *BOOK_TESTS, *words), BOOK_TESTS),
     ]
 
 
