@@ -104,7 +104,7 @@ def test_the_start_page_names_files_and_keeps_links() -> None:
     page = start_page(
         "# tpulab\n\nSee [the schema](a/b.json) and [uv](https://docs.astral.sh/uv/).\n"
     )
-    assert page == "# Start\n\nSee `a/b.json` and [uv](https://docs.astral.sh/uv/).\n"
+    assert page == "# Getting started\n\nSee `a/b.json` and [uv](https://docs.astral.sh/uv/).\n"
 
 
 def test_no_page_asks_another_machine_for_a_part_of_itself(book: Path) -> None:

@@ -38,23 +38,30 @@ def test_exit_status_is_that_of_the_worst_part(
 
 
 def test_every_test_folder_belongs_to_exactly_one_part() -> None:
-    unit, notebooks = testing.all_parts(False)[-2:]
-    ignored = {word.removeprefix("--ignore=") for word in unit.command if "--ignore" in word}
-    assert ignored == set(testing.NOTEBOOK_TESTS)
-    assert set(testing.NOTEBOOK_TESTS) <= set(notebooks.command)
+    parts = {part.name: part for part in testing.all_parts(False)}
+    unit = parts["unit"].command
+    ignored = {word.removeprefix("--ignore=") for word in unit if "--ignore" in word}
+    assert ignored == {*testing.NOTEBOOK_TESTS, *testing.BOOK_TESTS}
+    assert set(testing.NOTEBOOK_TESTS) <= set(parts["notebooks"].command)
+    assert set(testing.BOOK_TESTS) <= set(parts["book"].command)
 
 
-def test_the_notebook_folders_exist() -> None:
-    for folder in testing.NOTEBOOK_TESTS:
-        assert list((testing.clone() / folder).glob("test_*.py"))
+def test_the_part_for_another_jax_is_run_only_when_asked_for() -> None:
+    parts = testing.all_parts(False)
+    everything = testing.choose(parts, None)
+    assert "jax" not in {part.name for part in everything}
+    assert [part.name for part in testing.choose(parts, ["jax"])] == ["jax"]
+    assert not any("jax" in sentence for sentence in testing.left_out(options(), everything))
+
+
+def test_the_folders_of_the_parts_exist() -> None:
+    for folder in (*testing.NOTEBOOK_TESTS, *testing.BOOK_TESTS, *testing.JAX_TESTS):
+        assert list((testing.clone() / folder).glob("test_*.py")), folder
 
 
 def test_fast_leaves_slow_tests_out_and_says_so() -> None:
-    for part in testing.all_parts(True)[-2:]:
-        assert (
-            part.command[part.command.index("-m", 2) + 1] == "not slow"
-            or "not slow" in part.command
-        )
+    for part in testing.all_parts(True):
+        assert "not slow" in part.command or "pytest" not in part.command
     sentences = testing.left_out(options(fast=True), testing.all_parts(True))
     assert any("--fast" in sentence for sentence in sentences)
 
@@ -75,6 +82,13 @@ def test_missing_browser_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(testing, "find_browser", lambda: None)
     sentences = testing.left_out(options(), testing.all_parts(False))
     assert any("browser" in sentence for sentence in sentences)
+
+
+def test_missing_sphinx_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = testing.find_spec
+    monkeypatch.setattr(testing, "find_spec", lambda name: None if "myst" in name else found(name))
+    sentences = testing.left_out(options(), testing.all_parts(False))
+    assert any("book" in sentence and "Sphinx" in sentence for sentence in sentences)
 
 
 def test_installed_without_tests_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

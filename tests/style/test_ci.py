@@ -61,7 +61,7 @@ def test_it_runs_everything_and_the_core_on_the_other_python(tmp_path: Path) -> 
     done, asked = run_ci(tmp_path, browser_tests=True)
     assert done.returncode == 0, done.stderr
     assert "python3 -m tpulab test" in asked
-    assert any(line.startswith("python3.12 -m tpulab test --part unit") for line in asked)
+    assert any(line.startswith("python3.12 -m tpulab test --part jax") for line in asked)
     assert "3 passed" in done.stdout
     assert "time by part" in done.stdout
     assert done.stdout.rstrip().endswith("CI: passed")

@@ -85,7 +85,7 @@ def _pages(root: Path) -> Iterable[tuple[str, str]]:
 def start_page(readme: str) -> str:
     """The README as a page; files of the repository are named instead of linked."""
     _, _, text = readme.partition("\n")
-    return "# Start\n" + re.sub(r"\[[^\]]*\]\((?!https?:|#)([^)]+)\)", r"`\1`", text)
+    return "# Getting started\n" + re.sub(r"\[[^\]]*\]\((?!https?:|#)([^)]+)\)", r"`\1`", text)
 
 
 def _read(path: Path) -> Notebook:

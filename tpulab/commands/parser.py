@@ -171,6 +171,21 @@ def _count(text: str) -> int:
 
 def _lab(verbs: Any) -> None:
     parser = _verb(verbs, "lab", "lab:lab", "open the labs in JupyterLab")
+    _serving_options(parser)
+
+    parser = _verb(
+        verbs,
+        "pair",
+        "pair:pair",
+        "open the labs for two people at once, each in a browser of their own",
+    )
+    parser.add_argument(
+        "--names", metavar="A,B", help="who you are, such as Ada,Grace; shown at your cursors"
+    )
+    _serving_options(parser)
+
+
+def _serving_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="a lab by number or name (default: the first)")
     parser.add_argument("--folder", help="where your copies of the labs are kept")
     parser.add_argument("--port", type=_count, help="port of the server (default: a free one)")
@@ -305,7 +320,8 @@ def _upkeep(verbs: Any) -> None:
         "--part",
         action="append",
         metavar="NAME",
-        help="only this part; may be given again: lint, format, types, unit, notebooks, book",
+        help="only this part; may be given again: lint, format, types, unit, notebooks, "
+        "book, or jax (the tests of unit that depend on the version of jax)",
     )
     parser.add_argument(
         "--device",

@@ -19,6 +19,20 @@ from tpulab.errors import TpulabError, UsageError
 NOTEBOOK_TESTS = ("tests/labs", "tests/classroom")
 #: the book is built once, by the tests that read it
 BOOK_TESTS = ("tests/book",)
+#: folders below tests/ that can go differently on another version of jax; the rest of them cannot
+JAX_TESTS = tuple(
+    f"tests/{room}"
+    for room in (
+        "kernel",
+        "compiler",
+        "simulator",
+        "ladder",
+        "kernels_in_jax",
+        "exercises",
+        "grading",
+        "scaffolds",
+    )
+)
 _NO_TESTS_COLLECTED = 5
 
 
@@ -31,12 +45,14 @@ class Part:
         what: for the person who waits.
         command: what is run in the clone.
         folders: test folders it needs; the part is left out where none exists.
+        within: the part that holds all of it; it is run only when asked for by name.
     """
 
     name: str
     what: str
     command: tuple[str, ...]
     folders: tuple[str, ...] = ()
+    within: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +123,13 @@ def all_parts(fast: bool, words: Sequence[str] = ()) -> list[Part]:
         Part("types", "mypy", (python, "-m", "mypy")),
         Part("unit", "pytest", (*pytest, *spread, "tests", *ignored, *words), ("tests",)),
         Part(
+            "jax",
+            "pytest on what depends on the version of jax",
+            (*pytest, *spread, *JAX_TESTS, *words),
+            JAX_TESTS,
+            within="unit",
+        ),
+        Part(
             "notebooks",
             "pytest on labs and notebooks",
             (*pytest, *spread, *NOTEBOOK_TESTS, *words),
@@ -129,7 +152,7 @@ def choose(parts: Sequence[Part], names: Sequence[str] | None) -> list[Part]:
         UnknownNameError: a name that no part has.
     """
     if not names:
-        return list(parts)
+        return [part for part in parts if not part.within]
     known = [part.name for part in parts]
     for name in names:
         if name not in known:
@@ -165,7 +188,9 @@ def left_out(options: argparse.Namespace, parts: Sequence[Part]) -> list[str]:
     """Sentences about what was not run, and why."""
     sentences = []
     ran = {part.name for part in parts}
-    others = [part.name for part in all_parts(False) if part.name not in ran]
+    others = [
+        part.name for part in all_parts(False) if part.name not in ran and part.within not in ran
+    ]
     if others:
         sentences.append(f"{', '.join(others)}: not asked for")
     if options.fast:
@@ -178,6 +203,8 @@ def left_out(options: argparse.Namespace, parts: Sequence[Part]) -> list[str]:
     browser = missing_browser()
     if browser:
         sentences.append(f"tests in a browser: {browser}")
+    if find_spec("myst_nb") is None:
+        sentences.append("tests of the book: Sphinx is not installed (extra: book)")
     return sentences
 
 
