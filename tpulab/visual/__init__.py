@@ -11,6 +11,7 @@ from typing import Any
 
 _EXPORTS = {
     "Figure": "tpulab.visual.figure",
+    "chip_map": "tpulab.visual.chip",
     "blocks_in_motion": "tpulab.visual.blocks",
     "step_through": "tpulab.visual.stepping",
     "pipeline_timeline": "tpulab.visual.timeline",
