@@ -67,13 +67,13 @@ def _main(arguments: list[str]) -> int:
 
 def _extras(verb: str) -> tuple[str, ...]:
     """What a verb needs beyond the lab itself."""
-    if verb == "book":
-        return ("book",)
+    if verb in ("book", "pair"):
+        return (verb,)
     if verb != "test":
         return ()
     # the tests in a browser drive one that is there; without one their driver would be of no use
     has_browser = any(shutil.which(name) for name in ("chromium", "google-chrome"))
-    return ("test", "book", "browser") if has_browser else ("test", "book")
+    return ("test", "book", "browser", "pair") if has_browser else ("test", "book")
 
 
 def _run_here(arguments: list[str]) -> int:

@@ -14,22 +14,24 @@ import signal
 import sys
 import tempfile
 import time
-import urllib.request
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tpulab.classroom.jupyter_settings import (
+    Partner,
+    runtime_folder,
+    server_environment,
+    state_folder,
+)
 from tpulab.classroom.server import (
-    RUNTIME_PREFIX,
     LabError,
     Server,
     check_answers,
     check_kernel,
-    runtime_folder,
+    running_servers,
     served,
-    server_environment,
-    state_folder,
     variables,
 )
 from tpulab.errors import UnknownNameError
@@ -203,32 +205,98 @@ def open_lab(
         LabError: the labs cannot be copied or JupyterLab does not start.
         UnknownNameError: no such lab.
     """
-    # validated first, so that a typing error costs a second and not a start of the server
-    first = _lab_to_open(lab)
-    copies = copy_labs(folder)
-    _say_copies(copies, say)
-    state = state_folder()
-    with contextlib.ExitStack() as stack:
-        runtime = stack.enter_context(runtime_folder())
-        environment = server_environment(state, runtime)
-        if not trust(copies.folder, environment):
-            say("the labs could not be marked as trusted; a partner may see text for pictures")
-        say("starting JupyterLab ...")
-        server = stack.enter_context(served(copies.folder, environment, state, runtime, port))
-        url = f"{server.url}lab/tree/{first}?token={server.token}"
+    with session(folder, lab, port=port, say=say) as opened:
         if check:
-            check_answers(server, first)
-            check_kernel(environment, copies.folder)
-            say(f"JupyterLab answers on {server.url}, opens {first} and starts a kernel")
+            opened.check(say)
             return 0
+        url = opened.url(opened.server.token)
         say(f"\n  {url}\n")
         if has_display() if browser is None else browser:
             webbrowser.open(url)
         else:
+            port = opened.server.port
             say("Open this address in a browser. From another machine, forward the port first:")
-            say(f"  ssh -L {server.port}:127.0.0.1:{server.port} THIS-MACHINE")
-        say("Ctrl-C here stops it; your notebooks are in " + str(copies.folder))
-        return _wait(server, say)
+            say(f"  ssh -L {port}:127.0.0.1:{port} THIS-MACHINE")
+        return opened.wait(say)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A lab that is being served.
+
+    Attributes:
+        server: the JupyterLab.
+        notebook: the lab's file name.
+        folder: the learner's folder.
+        environment: the server's and its kernels' environment.
+    """
+
+    server: Server
+    notebook: str
+    folder: Path
+    environment: Mapping[str, str] = field(repr=False)
+
+    def url(self, token: str) -> str:
+        """Address of the lab for whoever has the token."""
+        return f"{self.server.url}lab/tree/{self.notebook}?token={token}"
+
+    def check(self, say: Say) -> None:
+        """See that the lab can be opened and run.
+
+        Raises:
+            LabError: it cannot.
+        """
+        check_answers(self.server, self.notebook)
+        check_kernel(self.environment, self.folder)
+        say(f"JupyterLab answers on {self.server.url}, opens {self.notebook} and starts a kernel")
+
+    def wait(self, say: Say) -> int:
+        """Serve until Ctrl-C; 0 then, 1 when the server died by itself."""
+        say(f"Ctrl-C here stops it; your notebooks are in {self.folder}")
+        return _wait(self.server, say)
+
+
+@contextlib.contextmanager
+def session(
+    folder: Path | str | None,
+    lab: str | None,
+    *,
+    port: int | None,
+    say: Say,
+    partners: tuple[Partner, ...] = (),
+) -> Iterator[Session]:
+    """Serve the learner's copies of the labs for as long as the context lasts.
+
+    Args:
+        folder: the learner's folder, `work_folder` by default.
+        lab: the lab to open, in full or by number; by default the first.
+        port: the port to listen on; by default the first free one from 8888 upwards.
+        say: gets every line that is for the person at the terminal.
+        partners: who works together; nobody for a learner alone.
+
+    Raises:
+        LabError: the labs cannot be copied or JupyterLab does not start.
+        UnknownNameError: no such lab.
+    """
+    # validated first, so that a typing error costs a second and not a start of the server
+    first = _lab_to_open(lab)
+    copies = copy_labs(folder)
+    _say_copies(copies, say)
+    for other in running_servers():
+        if other.serves(copies.folder):
+            say(
+                f"careful: {other.url} (process {other.process}) serves {copies.folder} already. "
+                "Two servers do not see each other's edits: a notebook that is open in both loses "
+                "what was typed in one of them. Stop the other one first."
+            )
+    state = state_folder()
+    with runtime_folder() as runtime:
+        environment = server_environment(state, runtime, partners)
+        if not trust(copies.folder, environment):
+            say("the labs could not be marked as trusted; pictures may show as text until you run")
+        say("starting JupyterLab ...")
+        with served(copies.folder, environment, runtime, port, bool(partners)) as server:
+            yield Session(server, first, copies.folder, environment)
 
 
 def has_display(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> bool:
@@ -296,26 +364,7 @@ def _lab_to_open(name: str | None) -> str:
 
 def _open_in_jupyter(notebook: Path) -> bool:
     """Whether a JupyterLab of this user has a session on the file."""
-    try:
-        from jupyter_server.serverapp import list_running_servers
-    except ImportError:
-        return False
-    runtime_folders = [None, *map(str, Path(tempfile.gettempdir()).glob(f"{RUNTIME_PREFIX}*"))]
-    for runtime in runtime_folders:
-        with contextlib.suppress(OSError, ValueError):
-            servers = list_running_servers(runtime) if runtime else list_running_servers()
-            for server in servers:
-                request = urllib.request.Request(
-                    server["url"] + "api/sessions",
-                    headers={"Authorization": f"token {server['token']}"},
-                )
-                with urllib.request.urlopen(request, timeout=3) as answer:
-                    sessions = json.load(answer)
-                root = Path(server["root_dir"])
-                opened = [(root / session.get("path", "")).resolve() for session in sessions]
-                if notebook.resolve() in opened:
-                    return True
-    return False
+    return any(notebook.resolve() in server.opened() for server in running_servers())
 
 
 def _wait(server: Server, say: Say) -> int:

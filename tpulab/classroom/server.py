@@ -1,7 +1,6 @@
-"""A JupyterLab server of one learner: private, quiet, and gone with its kernels when it is stopped.
+"""A JupyterLab server: private, quiet, and gone with its kernels when it is stopped.
 
-It listens on this machine only and asks for a token that is new at every start. What JupyterLab
-stores for itself goes into tpulab's home, never into the learner's folder.
+It listens on this machine only and asks for a token that is new at every start.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -23,15 +20,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpulab.classroom.jupyter_settings import (
+    has_kernel_sockets,
+    runtime_folders,
+    server_options,
+)
 from tpulab.errors import TpulabError
 
 _FIRST_PORT = 8888
 _PORTS_TRIED = 100
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
-# Unix sockets have paths of at most 107 bytes; a kernel's adds about 60 to its folder's
-_LONGEST_SOCKET_FOLDER = 45
-RUNTIME_PREFIX = "tpulab-jupyter-"
 
 
 class LabError(TpulabError):
@@ -70,111 +69,26 @@ class Server:
         return ""
 
 
-def state_folder() -> Path:
-    """Folder for what JupyterLab stores beside the notebooks: never the learner's folder."""
-    chosen = os.environ.get("TPULAB_HOME")
-    if chosen:
-        home = Path(chosen)
-    else:
-        import platformdirs
-
-        home = Path(platformdirs.user_data_dir("tpulab"))
-    folder = home / "jupyter"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".writable").touch()
-    except OSError:
-        # a read-only home serves labs all the same, and forgets window layouts
-        folder = Path(tempfile.mkdtemp(prefix="tpulab-state-"))
-    return folder
-
-
-@contextlib.contextmanager
-def runtime_folder() -> Iterator[Path]:
-    """A private folder with a short path, for connection files and kernel sockets."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    if not os.access(base, os.W_OK) or len(base) > _LONGEST_SOCKET_FOLDER - 25:
-        base = tempfile.gettempdir()
-    folder = Path(tempfile.mkdtemp(prefix=RUNTIME_PREFIX, dir=base))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def server_environment(state: Path, runtime: Path) -> dict[str, str]:
-    """The server's and its kernels' environment."""
-    environment = dict(os.environ)
-    settings = state / "config"
-    (settings / "labconfig").mkdir(parents=True, exist_ok=True)
-    (settings / "labconfig" / "page_config.json").write_text(
-        json.dumps(
-            {
-                "disabledExtensions": {
-                    # no question about news at the first start, and no request for them
-                    "@jupyterlab/apputils-extension:announcements": True,
-                    # twins of notebooks overwrite each other while one is open
-                    "jupyterlab-jupytext": True,
-                }
-            }
-        ),
-        encoding="utf-8",
-    )
-    paths = [str(settings), environment.get("JUPYTER_CONFIG_PATH", "")]
-    environment["JUPYTER_CONFIG_PATH"] = os.pathsep.join(path for path in paths if path)
-    environment["JUPYTER_RUNTIME_DIR"] = str(runtime)
-    # the kernel named python3 is this Python, whatever an older installation left in the home
-    environment["JUPYTER_PREFER_ENV_PATH"] = "1"
-    environment["JUPYTERLAB_WORKSPACES_DIR"] = str(state / "workspaces")
-    environment.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    package = str(Path(__file__).resolve().parents[2])
-    before = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = os.pathsep.join([package, before] if before else [package])
-    if not os.access(Path.home(), os.W_OK):
-        for name in ("JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
-            environment.setdefault(name, str(state / name.lower()))
-    return environment
-
-
-def _options(folder: Path, state: Path, runtime: Path, port: int) -> list[str]:
-    options = [
-        "--no-browser",
-        "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.port={port}",
-        "--ServerApp.port_retries=0",
-        f"--ServerApp.root_dir={folder.resolve()}",
-        "--ServerApp.answer_yes=True",
-        # jupytext is an author's tool; open notebooks must have one writer
-        "--ServerApp.jpserver_extensions={'jupyterlab_jupytext': False}",
-        "--LabApp.news_url=None",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-        "--LabApp.extension_manager=readonly",
-    ]
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        options.append("--allow-root")
-    if _has_kernel_sockets(runtime):
-        # sockets in a private folder: other users of the machine cannot talk to the kernel
-        options.append("--KernelManager.transport=ipc")
-    with contextlib.suppress(ImportError):
-        import jupyter_server_ydoc  # noqa: F401
-
-        options += [
-            f"--ArbitraryFileIdManager.db_path={state / 'file_ids.db'}",
-            f"--SQLiteYStore.db_path={state / 'ystore.db'}",
-            f"--YDocExtension.session_store_path={state / 'collaboration_sessions.json'}",
-        ]
-    return options
-
-
-def _has_kernel_sockets(runtime: Path) -> bool:
-    return hasattr(socket, "AF_UNIX") and len(str(runtime)) <= _LONGEST_SOCKET_FOLDER
-
-
 @contextlib.contextmanager
 def served(
-    folder: Path, environment: Mapping[str, str], state: Path, runtime: Path, port: int | None
+    folder: Path,
+    environment: Mapping[str, str],
+    runtime: Path,
+    port: int | None,
+    together: bool = False,
 ) -> Iterator[Server]:
-    """A server that answers, and that is gone with all its kernels afterwards."""
+    """A server that answers, and that is gone with all its kernels afterwards.
+
+    Args:
+        folder: what it serves.
+        environment: of `jupyter_settings.server_environment`.
+        runtime: of `jupyter_settings.runtime_folder`.
+        port: the port to listen on; None for the first free one from 8888 upwards.
+        together: whether several people work in the same notebooks.
+
+    Raises:
+        LabError: it does not start.
+    """
     try:
         import jupyterlab  # noqa: F401
     except ImportError as error:
@@ -182,7 +96,7 @@ def served(
             "JupyterLab is not installed here",
             hint="`python3 -m tpulab lab` in the clone installs it",
         ) from error
-    server = _start(folder, environment, state, runtime, port)
+    server = _start(folder, environment, runtime, port, together)
     try:
         yield server
     finally:
@@ -190,15 +104,20 @@ def served(
 
 
 def _start(
-    folder: Path, environment: Mapping[str, str], state: Path, runtime: Path, port: int | None
+    folder: Path,
+    environment: Mapping[str, str],
+    runtime: Path,
+    port: int | None,
+    together: bool,
 ) -> Server:
     token = secrets.token_hex(24)
     log = runtime / "server.log"
     for _ in range(3):
         chosen = port or _free_port()
+        options = server_options(folder, runtime, chosen, together)
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                [sys.executable, "-m", "jupyterlab", *_options(folder, state, runtime, chosen)],
+                [sys.executable, "-m", "jupyterlab", *options],
                 # in the environment and not among the arguments, which every user can list
                 env={**environment, "JUPYTER_TOKEN": token},
                 stdin=subprocess.DEVNULL,
@@ -303,7 +222,7 @@ def check_kernel(environment: Mapping[str, str], folder: Path) -> None:
         manager = KernelManager(
             kernel_name="python3",
             connection_file=str(runtime / "kernel-check.json"),
-            transport="ipc" if _has_kernel_sockets(runtime) else "tcp",
+            transport="ipc" if has_kernel_sockets(runtime) else "tcp",
         )
         try:
             manager.start_kernel(cwd=str(folder))
@@ -332,3 +251,51 @@ def variables(environment: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A JupyterLab of this user that runs already.
+
+    Attributes:
+        url: root of its addresses, without its token.
+        token: lets one in.
+        process: its process id.
+        root: the folder it serves.
+    """
+
+    url: str
+    token: str
+    process: int
+    root: Path
+
+    def opened(self) -> list[Path]:
+        """Files that have a kernel there; empty when it does not answer."""
+        request = urllib.request.Request(
+            self.url + "api/sessions", headers={"Authorization": f"token {self.token}"}
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with contextlib.suppress(OSError, ValueError), opener.open(request, timeout=3) as answer:
+            sessions = json.load(answer)
+            return [(self.root / session.get("path", "")).resolve() for session in sessions]
+        return []
+
+    def serves(self, folder: Path) -> bool:
+        """Whether files of a folder can be opened there."""
+        return folder.resolve().is_relative_to(self.root.resolve())
+
+
+def running_servers() -> list[Running]:
+    """Every JupyterLab of this user on this machine, whoever started it."""
+    try:
+        from jupyter_server.serverapp import list_running_servers
+    except ImportError:
+        return []
+    found: dict[int, Running] = {}
+    for runtime in (None, *map(str, runtime_folders())):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            for server in list_running_servers(runtime):
+                process = int(server["pid"])
+                root = Path(server["root_dir"])
+                found[process] = Running(server["url"], server["token"], process, root)
+    return list(found.values())
