@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from tests.kernel import ring_kernels as ring
 from tpulab.compiler import lower
 from tpulab.errors import UsageError
-from tpulab.kernel import TooFewDevices, mesh, on_devices, run, start_host_devices, trace
+from tpulab.kernel import (
+    RunError,
+    RunReport,
+    TooFewDevices,
+    mesh,
+    on_devices,
+    run,
+    start_host_devices,
+    trace,
+)
+from tpulab.kernel.transfers import End, Signal, Start, Wait, replay
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,8 +71,6 @@ def test_tracing_and_lowering_need_no_devices() -> None:
 
 
 def test_the_axis_can_have_another_name() -> None:
-    import jax
-
     kernel = on_devices(lambda x: x + jax.lax.axis_index("chips"), 4, "chips")
     np.testing.assert_array_equal(kernel(np.zeros((4, 8), np.int32))[:, 0], range(4))
 
@@ -94,3 +107,163 @@ def test_a_fresh_process_gets_as_many_as_it_asks_for() -> None:
 
 def test_the_axis_name_is_the_one_of_the_exercises() -> None:
     assert mesh.RING == "ring"
+
+
+def faithful(kernel: Callable[..., Any], devices: int) -> tuple[Any, RunReport]:
+    return run(on_devices(kernel, devices), shards(devices), mode="faithful")
+
+
+def line_of(text: str, after: str) -> str:
+    """file:line of the first line with ``text`` after the first one with ``after``."""
+    path = Path(ring.__file__)
+    lines = path.read_text().splitlines()
+    begin = next(n for n, line in enumerate(lines) if after in line)
+    return f"{path}:{next(n for n, line in enumerate(lines) if n > begin and text in line) + 1}"
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_transfers_of_a_one_way_ring(devices: int) -> None:
+    _, report = faithful(ring.all_gather, devices)
+    transfers = report.transfers
+    assert report.devices == devices
+    assert len(transfers) == devices * (devices - 1)
+    assert [transfer.order for transfer in transfers] == list(range(len(transfers)))
+    assert {transfer.size_bytes for transfer in transfers} == {8 * 128 * 4}
+    for number, transfer in enumerate(transfers):
+        # round by round, device by device: each passes on what came in the round before
+        step, device = divmod(number, devices)
+        assert transfer.round == step + 1
+        assert (transfer.source, transfer.target) == (device, (device + 1) % devices)
+        assert transfer.target_index == (((device - step) % devices, 1), (0, 8), (0, 128))
+        assert transfer.where == line_of("copy.start()", "def all_gather(")
+
+
+@pytest.mark.parametrize(("devices", "rounds"), [(2, 1), (3, 1), (4, 2), (8, 4)])
+def test_a_two_way_ring_has_half_the_rounds(devices: int, rounds: int) -> None:
+    _, report = faithful(ring.all_gather_both_ways, devices)
+    assert len(report.transfers) == devices * (devices - 1)
+    assert max(transfer.round for transfer in report.transfers) == rounds
+    ways = {(transfer.target - transfer.source) % devices for transfer in report.transfers}
+    assert ways == {1, devices - 1}
+
+
+def test_a_whole_buffer_has_no_index() -> None:
+    _, report = faithful(ring.shift, 4)
+    assert [t.target_index for t in report.transfers] == [None] * 4
+    assert {t.round for t in report.transfers} == {1}
+
+
+def test_transfers_are_the_same_every_time() -> None:
+    first, second = (faithful(ring.all_gather_both_ways, 4)[1].transfers for _ in range(2))
+    assert first == second
+
+
+def test_rounds_go_through_signals_and_kernels() -> None:
+    """0 → 1, 1 signals 2, 2 → 3: the second copy can't leave before the first has arrived."""
+    chain = {
+        (0, 0): [Start((1, 0), 1, 2, 64, None, "")],
+        (1, 0): [Wait(2, 64, True, ""), Signal((2, 0), 3, 1, "")],
+        (2, 0): [Wait(3, 1, False, ""), Start((3, 0), 1, 2, 64, None, "")],
+        (3, 0): [Wait(2, 64, True, ""), End(), Start((0, 0), 1, 2, 64, None, "")],
+    }
+    transfers, _ = replay(chain)
+    assert [(t.source, t.round) for t in transfers] == [(0, 1), (2, 2), (3, 3)]
+
+
+def test_a_wait_that_nothing_ends_does_not_stop_the_account() -> None:
+    transfers, _ = replay(
+        {(0, 0): [Wait(1, 1, False, ""), Start((1, 0), 1, 2, 8, None, "")], (1, 0): []}
+    )
+    assert [t.size_bytes for t in transfers] == [8]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says", "waiting", "text"),
+    [
+        (
+            ring.gather_with_a_silent_device,
+            "device 1 waits for a copy that no device sends",
+            (1, 2, 3),
+            "copy.wait_recv()",
+        ),
+        (
+            ring.shift_to_the_wrong_device,
+            "device 1 waits for a copy that no device sends",
+            (1, 2, 3),
+            "copy.wait()",
+        ),
+        (
+            ring.shift_with_an_unsignalled_barrier,
+            "device 0 waits for 2 signals on a semaphore, and 0 come",
+            (0, 1, 2, 3),
+            "semaphore_wait",
+        ),
+    ],
+)
+def test_a_deadlock_names_the_wait(
+    kernel: Callable[..., Any], says: str, waiting: tuple[int, ...], text: str
+) -> None:
+    began = time.monotonic()
+    found, report = faithful(kernel, 4)
+    assert found is None
+    assert report.deadlock is not None
+    assert report.deadlock.devices == waiting
+    assert report.messages[0].startswith(says)
+    assert report.where == line_of(text, f"def {kernel.__name__}(")
+    assert "every wait needs" in str(report)
+    # 1 s of standstill, and starting and ending the devices
+    assert time.monotonic() - began < 30
+
+
+def test_a_deadlock_of_one_device_is_ended_too() -> None:
+    def never(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, o_ref: Any, semaphore: Any) -> None:
+            pltpu.make_async_copy(x_ref, o_ref, semaphore).wait()
+
+        return pl.pallas_call(
+            kernel,
+            in_specs=[ring.ANYWHERE],
+            out_specs=ring.ANYWHERE,
+            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+            scratch_shapes=[pltpu.SemaphoreType.DMA],
+        )(x)
+
+    found, report = run(never, np.zeros((8, 128), np.float32), mode="faithful")
+    assert found is None
+    assert report.messages[0].startswith("the kernel waits for a copy that nothing starts")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        (ring.gather_without_waiting_for_arrival, "never written"),
+        (ring.shift_with_a_signal_too_many, "a semaphore is left at 1"),
+        (ring.sum_with_one_buffer, "race on a VMEM buffer"),
+        (ring.gather_without_barrier, "without knowing that it has entered the kernel"),
+        (ring.shift_beyond_the_last_device, "device 3 copies to device 4"),
+    ],
+)
+def test_mistakes_between_devices_are_found(kernel: Callable[..., Any], says: str) -> None:
+    _, report = faithful(kernel, 4)
+    assert not report.ok
+    assert any(says in message for message in report.messages), report.messages
+
+
+def test_without_collective_id_the_devices_meet_before_the_kernel() -> None:
+    """As XLA has it: a kernel without a barrier of its own is preceded by one."""
+    found, report = faithful(ring.shift_without_barrier_and_id, 4)
+    assert report.ok, report
+    np.testing.assert_array_equal(found, np.roll(shards(4), 1, axis=0))
+
+
+def test_interpreter_is_left_as_it_was() -> None:
+    from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+
+    before = interpreter.callback
+    faithful(ring.shift, 2)
+    assert interpreter.callback is before
+
+
+def test_fast_mode_says_what_can_run_remote_copies() -> None:
+    with pytest.raises(RunError, match="mode='faithful'"):
+        run(on_devices(ring.shift, 4), shards(4))

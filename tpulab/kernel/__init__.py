@@ -9,10 +9,13 @@ from tpulab.kernel.legality import Illegality, illegalities
 from tpulab.kernel.load import LoadError, load_function
 from tpulab.kernel.mesh import TooFewDevices, on_devices, start_host_devices
 from tpulab.kernel.model import Kernel, Matmul, Operand, PallasCall, Scratch, ShapeDtype
+from tpulab.kernel.observing import Deadlock
 from tpulab.kernel.running import Race, RunError, RunReport, UninitialisedOutput, run
 from tpulab.kernel.tracing import NoPallasCall, TraceError, trace
+from tpulab.kernel.transfers import Transfer
 
 __all__ = [
+    "Deadlock",
     "Illegality",
     "Kernel",
     "LoadError",
@@ -27,6 +30,7 @@ __all__ = [
     "ShapeDtype",
     "TooFewDevices",
     "TraceError",
+    "Transfer",
     "UninitialisedOutput",
     "illegalities",
     "load_function",

@@ -16,7 +16,9 @@ import numpy as np
 from tpulab.errors import TpulabError, UsageError
 from tpulab.kernel import jax_internals
 from tpulab.kernel.capture import captured_output
+from tpulab.kernel.observing import Deadlock, Observer
 from tpulab.kernel.tracing import function_name, stage
+from tpulab.kernel.transfers import Transfer, Unmet
 
 
 class RunError(TpulabError):
@@ -80,7 +82,10 @@ class RunReport:
         where: file:line in the user's code where it stopped, when known.
         unsupported: why the interpreter could not check this kernel, else None.
         printed: what the kernel itself printed.
-        cores: TensorCores simulated. seconds: wall time.
+        transfers: copies from device to device, in an order that is always the same.
+        unmet: copies to devices that need not have entered the kernel, one for each pair.
+        deadlock: who waits for what never comes, when that stopped the run.
+        devices: devices that ran the function. cores: TensorCores of each. seconds: wall time.
     """
 
     races: tuple[Race, ...] = ()
@@ -92,6 +97,10 @@ class RunReport:
     where: str | None = None
     unsupported: str | None = None
     printed: str = ""
+    transfers: tuple[Transfer, ...] = ()
+    unmet: tuple[Unmet, ...] = ()
+    deadlock: Deadlock | None = None
+    devices: int = 1
     cores: int = 1
     seconds: float = 0.0
 
@@ -103,8 +112,15 @@ class RunReport:
     @property
     def messages(self) -> tuple[str, ...]:
         """Everything found, a readable sentence each."""
-        found = [*map(str, self.races), *map(str, self.uninitialised)]
-        found += [*self.out_of_bounds, *self.revisited, *self.semaphores_nonzero]
+        found = []
+        if self.deadlock:
+            found.append(f"{self.deadlock}" + (f" ({self.where})" if self.where else ""))
+        found += [*map(str, self.races), *map(str, self.uninitialised)]
+        found += [*self.out_of_bounds, *self.revisited]
+        if self.unmet:
+            more = len(self.unmet) - 1
+            found.append(f"{self.unmet[0]}" + (f" ({more} such pairs more)" if more else ""))
+        found += self.semaphores_nonzero
         if self.error and not found:
             found.append(self.error + (f" ({self.where})" if self.where else ""))
         return tuple(found)
@@ -112,6 +128,11 @@ class RunReport:
     @property
     def hint(self) -> str | None:
         """What to try for the first thing found."""
+        if self.deadlock:
+            return (
+                "every wait needs a copy or a signal that ends it: look at the device that is sent "
+                "to, and at the semaphore"
+            )
         if self.races:
             return (
                 "wait for a copy before its buffer is used again; mark a grid axis 'arbitrary' "
@@ -122,10 +143,17 @@ class RunReport:
                 "write before reading: zero an accumulator in its first step, wait for a copy "
                 "before using its buffer, write every output block, mask ragged edges"
             )
+        if self.out_of_bounds and "the devices are" in self.out_of_bounds[0]:
+            return "take the neighbour's number modulo the number of devices: lax.rem(me + 1, n)"
         if self.out_of_bounds:
             return "keep block indices and slices inside the array: clamp, then mask"
         if self.revisited:
             return "put the reduction axis last in the grid, so that an output block's steps follow"
+        if self.unmet:
+            return (
+                "signal the barrier semaphore of every device that sends to this one, and wait "
+                "for the signals of those that it sends to"
+            )
         if self.semaphores_nonzero:
             return "every start needs one wait, and every signal is waited for"
         return None
@@ -190,8 +218,8 @@ def run(
 
     Raises:
         TraceError: the function can't be traced. RunError: "fast" mode, it raised while running.
-        A kernel that deadlocks in faithful mode never returns and ignores Ctrl-C: call it in a
-        process that can be killed.
+        A kernel that deadlocks in faithful mode is ended after a second of standstill. One that
+        loops for ever never returns and ignores Ctrl-C: call it in a process that can be killed.
     """
     if mode not in ("fast", "faithful"):
         raise UsageError(f"mode is 'fast' or 'faithful', not {mode!r}")
@@ -201,7 +229,7 @@ def run(
         try:
             flat = execute(closed, True, values)
         except Exception as error:
-            raise _run_failure(function, error) from error
+            raise _run_failure(function, error, jax_internals.leaves_device(closed)) from error
         return out_tree.unflatten(flat)
     flat_outputs, report = run_faithfully(closed, values, cores, seed, eager_copies)
     if report.printed:
@@ -232,7 +260,16 @@ def _concrete(leaf: Any) -> Any:
     return leaf
 
 
-def _run_failure(function: Callable[..., Any], error: Exception) -> RunError:
+def _run_failure(
+    function: Callable[..., Any], error: Exception, between_devices: bool = False
+) -> RunError:
+    if between_devices:
+        return RunError(
+            f"{function_name(function)} copies or signals between devices, which plain JAX on CPU "
+            "can't run",
+            hint="run it with mode='faithful'",
+            where=jax_internals.user_line(error),
+        )
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     hint = None
     if isinstance(error, NotImplementedError):
@@ -258,19 +295,33 @@ def run_faithfully(
         "random_seed": seed,
         "dma_execution_mode": "eager" if eager_copies else "on_wait",
     }
-    flat, text, error = _interpreted(closed, values, "nan", True, options)
+    observer = Observer(cores)
+    with observer, jax_internals.observed_interpreter(observer):
+        flat, text, error = _interpreted(closed, values, "nan", True, options)
     findings = _read_printed(text)
     uninitialised: tuple[UninitialisedOutput, ...] = ()
     if flat is not None and any(_suspicious(output) for output in flat):
         zeroed, _, _ = _interpreted(closed, values, "zero", False, options)
         if zeroed is not None:
             uninitialised = _differences(flat, zeroed)
-    stopped = _read_error(error, text, closed) if error is not None else {}
+    transfers, unmet = observer.replay()
+    stopped: dict[str, Any] = {}
+    if observer.stranger is not None:
+        sentence, where = observer.stranger
+        stopped = {"out_of_bounds": (sentence,), "where": where, "error": sentence}
+    elif observer.deadlock is not None:
+        stopped = {"error": observer.deadlock.sentence, "where": observer.deadlock.where}
+    elif error is not None:
+        stopped = _read_error(error, text, closed)
     report = RunReport(
         races=findings["races"],
         uninitialised=uninitialised,
         semaphores_nonzero=findings["semaphores"],
         printed=findings["rest"] if error is None else "",
+        transfers=transfers,
+        unmet=unmet,
+        deadlock=observer.deadlock,
+        devices=observer.devices,
         cores=cores,
         seconds=time.perf_counter() - began,
         **stopped,
