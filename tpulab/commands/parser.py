@@ -82,7 +82,7 @@ def _build() -> tuple[_Parser, dict[str, Any]]:
     verbs = parser.add_subparsers(
         title="verbs", dest="verb", metavar="VERB", parser_class=_Parser, required=True
     )
-    for add in (_lab, _learning, _analysis, _calculators, _upkeep):
+    for add in (_lab, _learning, _teaching, _analysis, _calculators, _upkeep):
         add(verbs)
     return parser, dict(verbs.choices)
 
@@ -237,6 +237,50 @@ def _learning(verbs: Any) -> None:
     )
     parser.add_argument("name", help="an exercise such as matmul.tiled, or a lab such as 10")
     parser.add_argument("--folder", help="where your copies of the labs are kept")
+
+
+def _teaching(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "grade",
+        "grade:grade",
+        "grade notebooks and Python files of a class, with hidden cases",
+        epilog="Results that still hold are kept, so a run that was interrupted goes on where it\n"
+        "was. Submissions are only read.\n\n"
+        "exit status: 0 every file graded, whatever its points; 1 a file or an exercise could\n"
+        "not be graded, the results say which; 2 bad usage; 130 interrupted",
+    )
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="notebooks, Python files, folders of them"
+    )
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="where results go: JSON, HTML, index.html"
+    )
+    parser.add_argument("--lab", help="the lab that all must answer (default: found out for each)")
+    parser.add_argument(
+        "--hidden", metavar="FILE", help="TOML file with hidden cases besides the derived ones"
+    )
+    parser.add_argument(
+        "--secret",
+        metavar="TEXT",
+        help="what hidden cases are derived from (default: a secret kept on this machine)",
+    )
+    parser.add_argument(
+        "--credit", metavar="FILE", help="TOML file with the shares of points by verdict and rung"
+    )
+    parser.add_argument("--again", action="store_true", help="grade also what has a result")
+    parser.add_argument("--jobs", type=_count, metavar="N", help="files graded at the same time")
+    parser.add_argument(
+        "--deadline",
+        type=_positive,
+        metavar="SECONDS",
+        help="how long one exercise of a file may take (default: 180)",
+    )
+    parser.add_argument(
+        "--memory", type=_positive, metavar="GIB", help="memory an answer may use (default: 8)"
+    )
+    _chip_option(parser, None)
+    _json_option(parser)
 
 
 def _analysis(verbs: Any) -> None:
