@@ -136,6 +136,6 @@ def test_the_first_minutes_of_a_learner(url: str, page: Any) -> None:
     page.get_by_text("Step 1 of 4").wait_for()
 
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page, context=".tpulab-stepping").response["violations"]
+    found = axe.run(page, context=".tpulab-player").response["violations"]
     assert not found, [violation["id"] for violation in found]
     assert page.problems == []

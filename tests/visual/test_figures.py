@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 
 from tpulab.errors import UsageError
 from tpulab.kernel import PallasCall, trace
-from tpulab.visual import blocks_in_motion, roofline, step_through
+from tpulab.visual import blocks_in_motion, roofline
 from tpulab.visual.blocks import FRAMES, frames, shown_steps
 from tpulab.visual.figure import Figure, bytes_text, seconds_text
 from tpulab.visual.svg import Drawing, number
@@ -144,20 +144,6 @@ def test_without_blocks_there_is_a_sentence() -> None:
     call = trace(nothing, jax.ShapeDtypeStruct((8, 128), jnp.float32)).calls[0]
     with pytest.raises(UsageError, match="no operand that the pipeline moves"):
         blocks_in_motion(call)
-
-
-def test_the_slider_holds_the_same_data_and_falls_back_to_the_picture() -> None:
-    call = matmul_call(256, 128)
-    widget = step_through(call)
-    operand = widget.data["operands"][2]
-    assert widget.data["steps"] == 8
-    assert list(operand["moving"]) == call.moves(2).tolist()
-    widget.step = 99
-    assert widget.step == 7
-    bundle, _ = widget._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in bundle
-    assert bundle["text/plain"] == widget.figure.text
-    assert "<svg" in bundle["text/html"]
 
 
 def test_roofline_places_work_where_the_datasheet_says() -> None:

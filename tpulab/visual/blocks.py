@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tpulab.errors import UsageError
 from tpulab.kernel import Operand, PallasCall
 from tpulab.visual.figure import Figure, bytes_text
-from tpulab.visual.svg import ORANGE, SKY, Drawing
+from tpulab.visual.svg import ORANGE, SKY, Drawing, shortened, text_width
 
 #: Steps that one static picture shows.
 FRAMES = 8
-_LARGEST_PANEL = 84.0
+_LARGEST_PANEL, _LARGE_PANEL = 84.0, 150.0
 _SMALLEST_SIDE = 14.0
 _MOST_LINES = 32
+#: a block of a large array is drawn at least this high and wide, so that it can be seen
+_SMALLEST_BLOCK = 3.0
+_NARROWEST_LEFT, _WIDEST_NAME = 120.0, 230.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,12 @@ class OperandFrames:
     def moves(self) -> int:
         """How many times a block moves."""
         return sum(self.moving)
+
+    def movement(self, step: int) -> str:
+        """What happens to the block at a step, in two or three words."""
+        if self.role == "input":
+            return "fetched" if self.moving[step] else "kept in VMEM"
+        return "written back" if self.moving[step] else "stays in VMEM"
 
 
 def frames(call: PallasCall) -> tuple[OperandFrames, ...]:
@@ -79,15 +89,17 @@ def blocks_in_motion(call: PallasCall) -> Figure:
     steps = shown_steps(call.steps)
     coordinates = call.step_coordinates()
     sizes = [_panel_size(operand.shape) for operand in operands]
-    left, column = 148.0, max(width for width, _ in sizes) + 22.0
+    left = 8.0 + max(*(_description_width(operand) for operand in operands), _NARROWEST_LEFT)
+    wheres = [_where(coordinates[step]) for step in steps]
+    widest = max(text_width(text, 10) for text in [*wheres, str(call.steps)])
+    column = max(max(width for width, _ in sizes) + 22.0, widest + 12.0)
     drawing = Drawing(left + column * len(steps) + 8.0)
     drawing.text(0, 14, "grid step", bold=True)
     drawing.text(0, 30, _grid_text(call), size=11)
     for position, step in enumerate(steps):
         x = left + column * position
         drawing.text(x, 14, str(step + 1), bold=True)
-        where = ", ".join(str(int(value)) for value in coordinates[step])
-        drawing.text(x, 30, f"({where})" if where else "", size=10)
+        drawing.text(x, 30, wheres[position], size=10)
         if position and step != steps[position - 1] + 1:
             drawing.text(x - 16, 14, "…", bold=True)
     y = 44.0
@@ -160,13 +172,70 @@ def _two_dimensional(shape: tuple[int, ...]) -> tuple[int, int]:
     return rows, shape[-1]
 
 
-def _panel_size(shape: tuple[int, int]) -> tuple[float, float]:
+def scene(
+    call: PallasCall, operands: tuple[OperandFrames, ...]
+) -> tuple[str, tuple[tuple[float, float, float, float], ...]]:
+    """Everything of a large picture of one step but the blocks themselves.
+
+    Returns:
+        The SVG, with an empty group ``data-frame`` for the blocks, and where the panel of each
+        operand is: left, top, width, height.
+    """
+    drawing = Drawing(0.0)
+    places = []
+    x, top = 0.0, 44.0
+    for operand in operands:
+        width, height = _panel_size(operand.shape, _LARGE_PANEL)
+        column = max(width + 26.0, 132.0, *(text_width(t, 11) for t in _description(operand)))
+        drawing.text(x, 12, shortened(operand.name, column, bold=True), bold=True)
+        shape, block, _ = _description(operand)
+        drawing.text(x, 26, shape, size=11)
+        drawing.text(x, 39, block, size=11)
+        drawing.rectangle(x + 1, top + 1, width, height, stroke="currentColor")
+        _grid_lines(drawing, operand, x + 1, top + 1, width, height)
+        places.append((x + 1, top + 1, width, height))
+        x += column + 18.0
+    drawing.open_group(frame="blocks")
+    drawing.close_group()
+    drawing.width = x
+    drawing.height = top + max(height for _, _, _, height in places) + 24.0
+    return drawing.render(f"Blocks of {call.name}"), tuple(places)
+
+
+def block_states(
+    operands: tuple[OperandFrames, ...],
+    places: tuple[tuple[float, float, float, float], ...],
+    step: int,
+) -> str:
+    """The blocks of one step, as shapes for the group of `scene`."""
+    drawing = Drawing(0.0, tooltips=False)
+    for operand, (x, y, width, height) in zip(operands, places, strict=True):
+        _block(drawing, operand, step, x, y, width, height)
+        drawing.text(x, y + height + 16, operand.movement(step), size=11)
+    return drawing.shapes
+
+
+def _panel_size(shape: tuple[int, int], largest: float = _LARGEST_PANEL) -> tuple[float, float]:
     rows, columns = shape
-    scale = _LARGEST_PANEL / max(rows, columns)
+    scale = largest / max(rows, columns)
     return max(columns * scale, _SMALLEST_SIDE), max(rows * scale, _SMALLEST_SIDE)
 
 
 def _panel(
+    drawing: Drawing,
+    operand: OperandFrames,
+    step: int,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+) -> None:
+    drawing.rectangle(x, y, width, height, stroke="currentColor")
+    _block(drawing, operand, step, x, y, width, height)
+    _grid_lines(drawing, operand, x, y, width, height)
+
+
+def _block(
     drawing: Drawing,
     operand: OperandFrames,
     step: int,
@@ -182,9 +251,10 @@ def _panel(
     top = y + height * min(row, rows) / rows
     right = x + width * min(column + operand.block[1], columns) / columns
     bottom = y + height * min(row + operand.block[0], rows) / rows
+    left, right = _visible(left, right, x, x + width)
+    top, bottom = _visible(top, bottom, y, y + height)
     colour = SKY if operand.role == "input" else ORANGE
     moves = operand.moving[step]
-    drawing.rectangle(x, y, width, height, stroke="currentColor")
     place = (left, top, right - left, bottom - top)
     tooltip = f"step {step + 1}: {operand.name} from row {row}, column {column}, "
     tooltip += _movement(operand, moves)
@@ -192,10 +262,17 @@ def _panel(
         drawing.rectangle(*place, fill=colour, tooltip=tooltip)
     else:
         drawing.hatched(*place, colour=colour, tooltip=tooltip)
-    _grid_lines(drawing, operand, x, y, width, height)
     if moves:
         arrow = "↓" if operand.role == "input" else "↑"
         drawing.text(x + width + 3, y + 11, arrow, size=13, bold=True)
+
+
+def _visible(low: float, high: float, first: float, last: float) -> tuple[float, float]:
+    """The stretch, or one of the smallest visible size around it, inside of (first, last)."""
+    if high - low >= _SMALLEST_BLOCK:
+        return low, high
+    low = min(max(first, (low + high - _SMALLEST_BLOCK) / 2), last - _SMALLEST_BLOCK)
+    return low, low + _SMALLEST_BLOCK
 
 
 def _grid_lines(
@@ -219,12 +296,30 @@ def _movement(operand: OperandFrames, moves: bool) -> str:
     return "written back after this step" if moves else "stays for the next step"
 
 
-def _describe(drawing: Drawing, operand: OperandFrames, y: float) -> None:
-    drawing.text(0, y + 12, operand.name, bold=True)
-    drawing.text(0, y + 27, f"{operand.role} {'×'.join(map(str, operand.shape))}", size=11)
-    drawing.text(0, y + 41, f"block {'×'.join(map(str, operand.block))}", size=11)
+def _where(coordinates: Iterable[int]) -> str:
+    """Grid coordinates of a step; nothing for a call without a grid."""
+    text = ", ".join(str(int(value)) for value in coordinates)
+    return f"({text})" if text else ""
+
+
+def _description(operand: OperandFrames) -> tuple[str, ...]:
     verb = "fetched" if operand.role == "input" else "written"
-    drawing.text(0, y + 55, f"{verb} {operand.moves}×", size=11)
+    return (
+        f"{operand.role} {'×'.join(map(str, operand.shape))}",
+        f"block {'×'.join(map(str, operand.block))}",
+        f"{verb} {operand.moves:,}×",
+    )
+
+
+def _description_width(operand: OperandFrames) -> float:
+    name = min(text_width(operand.name, bold=True), _WIDEST_NAME)
+    return max(name, *(text_width(line, 11) for line in _description(operand)))
+
+
+def _describe(drawing: Drawing, operand: OperandFrames, y: float) -> None:
+    drawing.text(0, y + 12, shortened(operand.name, _WIDEST_NAME, bold=True), bold=True)
+    for row, line in enumerate(_description(operand)):
+        drawing.text(0, y + 27 + 14 * row, line, size=11)
 
 
 def _legend(drawing: Drawing, y: float) -> None:
@@ -241,8 +336,8 @@ def _legend(drawing: Drawing, y: float) -> None:
         else:
             drawing.hatched(x, y - 9, 14, 10, colour=colour, stroke="currentColor")
         drawing.text(x + 19, y, text, size=11)
-        x += 32 + 6.1 * len(text)
-    drawing.width = max(drawing.width, x)
+        x += 34 + text_width(text, 11)
+    drawing.width = max(drawing.width, x - 14)
 
 
 def _grid_text(call: PallasCall) -> str:

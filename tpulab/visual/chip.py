@@ -21,13 +21,22 @@ from tpulab.visual.svg import (
     text_width,
 )
 
-_CORE = (8.0, 28.0, 692.0, 350.0)
-_UNIT_TOP, _UNIT_HEIGHT, _UNIT_WIDTH = 54.0, 104.0, 124.0
+# left, top and width of the core; its height follows from what is in it
+_CORE = (8.0, 28.0, 704.0)
+_UNIT_TOP, _UNIT_HEIGHT, _UNIT_WIDTH = 42.0, 122.0, 128.0
 _UNITS = ("scalar", "mxu", "vpu", "xlu", "eup")
-_LOOKS = ((SKY, "/"), (ORANGE, "\\"), (GREEN, "|"), (PURPLE, "-"), (YELLOW, "/"))
+# a colour and a direction of hatching each, so that a piece is known by either
+_LOOKS: tuple[tuple[str, str | None], ...] = (
+    (SKY, None),
+    (ORANGE, "\\"),
+    (GREEN, "|"),
+    (PURPLE, "-"),
+    (YELLOW, None),
+    (VERMILLION, "/"),
+)
 _ROLES = {
-    "scalar": "addresses, loops, copies",
-    "mxu": "matrix products, bf16",
+    "scalar": "addresses, loops",
+    "mxu": "matrix products",
     "vpu": "elementwise, 32 bits",
     "xlu": "across lanes",
     "eup": "exp, log, tanh, …",
@@ -91,15 +100,14 @@ def _rows(found: Machine, columns: Sequence[str]) -> tuple[tuple[str, ...], ...]
 
 
 def _draw(found: Machine) -> Drawing:
-    x, y, width, height = _CORE
+    x, y, width = _CORE
     cores = found.chip.cores_per_chip
-    drawing = Drawing(912.0, 0.0)
+    drawing = Drawing(924.0)
     title = f"TensorCore{f', one of {cores}' if cores > 1 else ''}"
     drawing.text(x, 18, f"{found.chip.name}: {title}", bold=True)
     if found.run_seconds is not None:
         run = f"{found.kernel or 'the run'} takes {seconds_text(found.run_seconds)}, predicted"
         drawing.text(x + width, 18, shortened(run, 420, 11.5), anchor="end", size=11.5)
-    drawing.rectangle(x, y, width, height, stroke="currentColor")
     columns = _unit_columns(x, width)
     for key, left in columns.items():
         _unit(drawing, found, key, left)
@@ -116,12 +124,14 @@ def _draw(found: Machine) -> Drawing:
     busy = "" if load.busy is None else f", busy {load.busy:.0%}"
     text = f"{load.rate}: {load.holds}{busy}"
     drawing.text(middle + 12, (registers[1] + 30 + memory_top) / 2 + 4, text, size=11)
-    memory_height = y + height - 12 - memory_top
+    memory_height = 56.0 + 15 * min(-(-len(found.tenants) // 3), 2)
     _vmem(drawing, found, columns["mxu"], memory_top, right - columns["mxu"], memory_height)
     _smem(drawing, found, columns["scalar"], memory_top, memory_height)
     scalar = columns["scalar"] + _UNIT_WIDTH / 2
     _both_ways(drawing, scalar, _UNIT_TOP + _UNIT_HEIGHT + 2, memory_top - 2)
-    _outside(drawing, found, y + height, scalar, middle)
+    bottom = memory_top + memory_height + 12
+    drawing.rectangle(x, y, width, bottom - y, stroke="currentColor")
+    _outside(drawing, found, bottom, scalar, middle)
     return drawing
 
 
@@ -149,8 +159,8 @@ def _unit(drawing: Drawing, found: Machine, key: str, x: float) -> None:
         y += 14
     if part.busy is not None:
         _busy(drawing, part.busy, x, top + _UNIT_HEIGHT - 6, _UNIT_WIDTH)
-        share = f"{part.busy:.0%} busy"
-        drawing.text(x + _UNIT_WIDTH - 6, top + 17, share, anchor="end", size=10.5)
+        share = f"busy {part.busy:.0%}"
+        drawing.text(x + 8, top + _UNIT_HEIGHT - 11, share, size=10.5)
 
 
 def _busy(drawing: Drawing, share: float, x: float, y: float, width: float) -> None:
@@ -188,7 +198,7 @@ def _vmem(
     scale = inner / max(capacity, found.vmem_bytes or 0)
     at = x + 8
     for index, tenant in enumerate(found.tenants):
-        _tenant(drawing, tenant, index, at, top, tenant.size_bytes * scale)
+        _tenant(drawing, tenant, index, at, top, tenant.size_bytes * scale, 18)
         at += tenant.size_bytes * scale
     drawing.rectangle(x + 8, top, capacity * scale, 18, stroke="currentColor")
     edge = x + 8 + limit * scale
@@ -197,13 +207,22 @@ def _vmem(
     _tenant_list(drawing, found.tenants, x + 8, top + 36, inner)
 
 
-def _tenant(drawing: Drawing, tenant: Tenant, index: int, x: float, y: float, width: float) -> None:
+def _tenant(
+    drawing: Drawing,
+    tenant: Tenant,
+    index: int,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+) -> None:
     colour, lines = _LOOKS[index % len(_LOOKS)]
     tip = f"{tenant.name}: {bytes_text(tenant.size_bytes)}, {tenant.detail}"
-    if index < len(_LOOKS):
-        drawing.rectangle(x, y, max(width, 1.0), 18, fill=colour, tooltip=tip)
+    place = (x, y, max(width, 1.0), height)
+    if lines is None:
+        drawing.rectangle(*place, fill=colour, tooltip=tip)
     else:
-        drawing.hatched(x, y, max(width, 1.0), 18, colour=colour, lines=lines, tooltip=tip)
+        drawing.hatched(*place, colour=colour, lines=lines, tooltip=tip)
 
 
 def _tenant_list(
@@ -217,7 +236,7 @@ def _tenant_list(
     column = width / 3
     for place, (index, tenant) in enumerate(shown):
         left, base = x + column * (place % 3), y + 15 * (place // 3)
-        _tenant(drawing, Tenant("", 0, ""), index, left, base - 9, 10)
+        _tenant(drawing, tenant, index, left, base - 9, 11, 11)
         text = f"{tenant.name} {bytes_text(tenant.size_bytes)}"
         drawing.text(left + 15, base, shortened(text, column - 18, 10.5), size=10.5)
     if len(tenants) > most:
@@ -237,7 +256,7 @@ def _smem(drawing: Drawing, found: Machine, x: float, y: float, height: float) -
 
 def _outside(drawing: Drawing, found: Machine, y: float, scalar: float, vector: float) -> None:
     """HBM below the core, links and other cores to the right."""
-    x, top, width, height = _CORE
+    x, top, width = _CORE
     chip, hbm = found.chip, found.parts["hbm"]
     below = y + 46.0
     _both_ways(drawing, scalar, y - 10, below - 2)
@@ -255,7 +274,9 @@ def _outside(drawing: Drawing, found: Machine, y: float, scalar: float, vector: 
     others = chip.cores_per_chip - 1
     if others:
         drawing.rectangle(right, top, 182, 60, stroke="currentColor")
-        drawing.text(right + 8, top + 18, f"{others} more TensorCore", bold=True)
+        drawing.text(
+            right + 8, top + 18, f"{others} more TensorCore{'s' if others > 1 else ''}", bold=True
+        )
         drawing.text(right + 8, top + 34, "the same again: units,", size=10.5)
         drawing.text(right + 8, top + 48, "VMEM and SMEM of its own", size=10.5)
     if chip.sparse_cores_per_chip:
@@ -275,6 +296,14 @@ def _outside(drawing: Drawing, found: Machine, y: float, scalar: float, vector: 
     drawing.arrow(x + width + 11, below + 22, x + width, below + 22, head=6)
     drawing.arrow(x + width + 11, below + 22, right, below + 22, head=6)
     drawing.height = below + 52.0
+    notes = []
+    if found.slowest:
+        notes.append("thick outline: what needs longest at full rate")
+    if found.vmem_limit_bytes < chip.core.vmem.capacity_bytes:
+        notes.append("dashed line in VMEM: what a kernel may take")
+    if notes:
+        drawing.text(x, below + 62, "; ".join(notes), size=11)
+        drawing.height += 18
 
 
 def _sentence(found: Machine) -> str:
@@ -284,7 +313,7 @@ def _sentence(found: Machine) -> str:
         f"A {chip.name} chip has {parts['hbm'].holds} of HBM at {parts['hbm'].rate}, and "
         f"{cores} TensorCore{'s, each' if cores > 1 else ''} with {parts['vmem'].holds} of VMEM, "
         f"{chip.core.mxu_count} matrix units of {chip.core.mxu_size}×{chip.core.mxu_size} "
-        f"for {parts['mxu'].rate} in bf16, and {parts['load'].rate} from VMEM into registers"
+        f"for {parts['mxu'].rate}, and {parts['load'].rate} from VMEM into registers"
     )
     if found.kernel and parts["hbm"].work:
         text += f". {found.kernel} {parts['hbm'].work} of HBM and takes "

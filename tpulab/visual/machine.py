@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tpulab.errors import UsageError
 from tpulab.hardware import Chip, get_chip
 from tpulab.kernel.model import Kernel, PallasCall
-from tpulab.roofline import bound
+from tpulab.roofline import Work, bound
 from tpulab.simulator.timeline import Timeline
 from tpulab.units import bytes_text, count_text, rate_text, seconds_text
 
@@ -115,7 +116,7 @@ def machine(chip: str | Chip, kernel: Any = None, timeline: Any = None) -> Machi
 
 def _of_chip(source: Any, chip: Chip) -> Any:
     chips = getattr(source, "chips", None)
-    if not hasattr(chips, "get"):
+    if not isinstance(chips, Mapping):
         return source
     if chip.name not in chips:
         raise UsageError(f"the ladder has no {chip.name}, only {', '.join(chips)}")
@@ -124,7 +125,6 @@ def _of_chip(source: Any, chip: Chip) -> Any:
 
 def _parts(chip: Chip) -> dict[str, Part]:
     core, ici = chip.core, chip.ici
-    matmul = rate_text(chip.peak("bfloat16", per="core"), "FLOP/s")
     registers = core.registers * core.register_bytes
     element = f"{core.sublanes}×{core.lanes}"
     loads = core.vmem.bandwidth_bytes_per_second or 0.0
@@ -145,11 +145,11 @@ def _parts(chip: Chip) -> dict[str, Part]:
         "registers": Part(
             "vector registers", f"{core.registers} of {element}×32 bits", bytes_text(registers)
         ),
-        "mxu": Part("MXU", f"{core.mxu_count} of {core.mxu_size}×{core.mxu_size}", matmul),
+        "mxu": Part("MXU", f"{core.mxu_count} of {core.mxu_size}×{core.mxu_size}", _peak(chip)),
         "vpu": Part(
             "VPU",
             f"{core.vpu_alu_count} ALUs of {element}",
-            rate_text(core.vpu_flops_per_second, "op/s"),
+            rate_text(core.vpu_flops_per_second, "FLOP/s"),
         ),
         "xlu": Part("XLU", f"{core.xlu_count} of {element}", ""),
         "eup": Part(
@@ -165,6 +165,16 @@ def _parts(chip: Chip) -> dict[str, Part]:
             f"{rate_text(ici.link_bandwidth_bytes_per_second, 'B/s')} each way, each link",
         ),
     }
+
+
+def _peak(chip: Chip, dtype: str = "bfloat16") -> str:
+    """The matrix peak of a core for a dtype, or for what the core would convert it to."""
+    if dtype not in chip.core.peak_flops_per_second:
+        dtype = "bfloat16"
+    short = {"bfloat16": "bf16", "float32": "f32"}.get(dtype, dtype.split("_")[0])
+    short = short.replace("float8", "fp8").replace("float4", "fp4")
+    unit = "op/s" if dtype.startswith("int") else "FLOP/s"
+    return f"{rate_text(chip.peak(dtype, per='core'), unit)} {short}"
 
 
 def _with_kernel(found: Machine, kernel: Kernel | PallasCall) -> Machine:
@@ -199,6 +209,10 @@ def _with_kernel(found: Machine, kernel: Kernel | PallasCall) -> Machine:
         "ici": (f"sends {bytes_text(remote)}" if remote else "sends nothing", least.ici_seconds),
     }
     parts = dict(found.parts)
+    products = Work.of_kernel(kernel).matmul_flops
+    if products:
+        most = max(products, key=lambda dtype: products[dtype])
+        parts["mxu"] = replace(parts["mxu"], rate=_peak(chip, most))
     for key, (what, seconds) in work.items():
         parts[key] = replace(parts[key], work=what, least_seconds=seconds)
     return replace(

@@ -12,12 +12,14 @@ from tpulab.visual.journeys import Journeys, Sent, journeys, letter, place_text
 from tpulab.visual.svg import (
     BLUE,
     GREEN,
+    ON_FILL,
     ORANGE,
     PURPLE,
     SKY,
     VERMILLION,
     YELLOW,
     Drawing,
+    number,
     text_width,
 )
 
@@ -61,7 +63,7 @@ def ring_in_motion(source: Any, devices: int | None = None, step: int | None = N
         drawing = _rows_of_devices(found)
     elif 0 <= step <= len(found.rounds):
         alt = round_sentence(found, step)
-        drawing = _one_round(found, step)
+        drawing = round_picture(found, step)
     else:
         raise UsageError(f"there is no round {step}: rounds go from 1 to {len(found.rounds)}")
     shown = found.rounds if step is None else found.rounds[max(step - 1, 0) : step]
@@ -82,18 +84,46 @@ def round_sentence(found: Journeys, step: int) -> str:
             return "Before the first round nothing has arrived anywhere."
         parts = [f"device {d} holds {_letters(found, d, 0)}" for d in range(found.devices)]
         return f"Before the first round {', '.join(parts)}."
-    parts = [
-        f"device {one.source} sends {bytes_text(one.size_bytes)} to device {one.target}, "
-        f"{'chunk' if found.follows_chunks else 'into'} {found.letter(one)}"
-        for one in found.rounds[step - 1]
-    ]
-    return f"Round {step} of {len(found.rounds)}: " + ("; ".join(parts) or "nothing is sent") + "."
+    transfers = found.rounds[step - 1]
+    what = "; ".join(_together(found, transfers)) or "nothing is sent"
+    return f"Round {step} of {len(found.rounds)}: {what}."
+
+
+def _together(found: Journeys, transfers: tuple[Sent, ...]) -> list[str]:
+    """Transfers in words; what every device does alike is said once."""
+    groups: dict[tuple[int, int], list[Sent]] = {}
+    for one in transfers:
+        hop = (one.target - one.source) % found.devices
+        groups.setdefault((hop, one.size_bytes), []).append(one)
+    parts = []
+    into = "chunk" if found.follows_chunks else "into"
+    for (hop, size), group in groups.items():
+        if sorted(one.source for one in group) == list(range(found.devices)):
+            each = ", ".join(f"{one.source} sends {found.letter(one)}" for one in group)
+            parts.append(
+                f"every device sends {bytes_text(size)} to {_hop_text(hop, found.devices)} ({each})"
+            )
+            continue
+        parts += [
+            f"device {one.source} sends {bytes_text(size)} to device {one.target}, "
+            f"{into} {found.letter(one)}"
+            for one in group
+        ]
+    return parts
+
+
+def _hop_text(hop: int, devices: int) -> str:
+    if devices == 2:
+        return "the other one"
+    if hop == 1:
+        return "the next one"
+    return "the one before it" if hop == devices - 1 else f"the one {hop} further on"
 
 
 def _table(
     found: Journeys, shown: tuple[tuple[Sent, ...], ...], first: int
 ) -> tuple[tuple[str, ...], ...]:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             str(number),
             f"device {one.source}",
@@ -107,7 +137,7 @@ def _table(
     ]
     if len(rows) > _MOST_ROWS:
         left = len(rows) - _MOST_ROWS
-        rows = [*rows[:_MOST_ROWS], (f"and {_plural(left, 'transfer')} more", *[""] * 5)]
+        rows = [*rows[:_MOST_ROWS], (f"and {_plural(left, 'transfer')} more", "", "", "", "", "")]
     return tuple(rows)
 
 
@@ -159,23 +189,31 @@ def _rows_of_devices(found: Journeys) -> Drawing:
     for device, x in enumerate(centres):
         _state(drawing, found, device, 0, x - width / 2, y)
     before = 0
-    for number in shown:
-        if number != before + 1:
-            skipped = number - before - 1
-            drawing.text(0, y + height + 26, f"… {_plural(skipped, 'round')} not shown", size=11.5)
-            y += 36.0
+    for number_of in shown:
+        if number_of != before + 1:
+            left_out = f"… rounds {before + 1} to {number_of - 1} are not shown"
+            drawing.text(0, y + height + 24, left_out, size=11.5)
+            y += height + 36.0
+            for device, x in enumerate(centres):
+                _state(drawing, found, device, number_of - 1, x - width / 2, y)
         top, bottom = y + height + 3, y + height + _GAP - 3
-        drawing.text(0, (top + bottom) / 2 + 4, f"round {number}", bold=True, size=11.5)
-        copied = sum(one.size_bytes for one in found.rounds[number - 1])
+        drawing.text(0, (top + bottom) / 2 + 4, f"round {number_of}", bold=True, size=11.5)
+        copied = sum(one.size_bytes for one in found.rounds[number_of - 1])
         drawing.text(0, (top + bottom) / 2 + 18, bytes_text(copied), size=11)
-        for one in found.rounds[number - 1]:
+        for one in found.rounds[number_of - 1]:
             _copy(drawing, found, one, centres, top, bottom, right)
         y += height + _GAP
         for device, x in enumerate(centres):
-            _state(drawing, found, device, number, x - width / 2, y)
-        before = number
-    _legend(drawing, found, y + height + 22)
+            _state(drawing, found, device, number_of, x - width / 2, y)
+        before = number_of
+    at = _legend(drawing, found, y + height + 22)
     drawing.height = y + height + 32
+    if any(_over_the_seam(found, one) for transfers in found.rounds for one in transfers):
+        note = "an arrow that leaves at one edge comes back at the other"
+        at, base = (at, y + height + 22) if at + 300 < drawing.width else (0.0, y + height + 40)
+        drawing.text(at, base, note, size=11)
+        drawing.width = max(drawing.width, at + text_width(note, 11))
+        drawing.height = base + 10
     return drawing
 
 
@@ -191,39 +229,38 @@ def _state_size(found: Journeys) -> tuple[float, float]:
 
 
 def _state(drawing: Drawing, found: Journeys, device: int, after: int, x: float, y: float) -> None:
-    """A device's cells: filled where something is held, framed where it has just arrived."""
+    """A device's cells: filled where something is held, framed where it has just arrived.
+
+    Hundreds of cells are in one picture, so they are written as shortly as SVG allows.
+    """
     held = found.held(device, after)
-    for position in range(len(found.places)):
-        left, top = x + _CELL * (position % _ACROSS), y + _CELL * (position // _ACROSS)
-        arrived = held.get(position)
-        name = letter(position)
-        if arrived is None:
-            drawing.rectangle(left, top, _CELL, _CELL, stroke="currentColor", opacity=0.3)
-            continue
-        when = f"arrived in round {arrived}" if arrived else "there from the start"
-        drawing.rectangle(
-            left,
-            top,
-            _CELL,
-            _CELL,
-            fill=_FILLS[position % len(_FILLS)],
-            stroke="currentColor",
-            tooltip=f"device {device}, {name}: {when}",
+    side = f"{_CELL:g}"
+    square = f"h{side}v{side}h-{side}z"
+    corners = [
+        (_CELL * (position % _ACROSS), _CELL * (position // _ACROSS))
+        for position in range(len(found.places))
+    ]
+    shapes = [f'<g transform="translate({number(x)} {number(y)})" text-anchor="middle">']
+    for position, (left, top) in enumerate(corners):
+        if position in held:
+            fill = _FILLS[position % len(_FILLS)]
+            shapes.append(f'<path d="M{left:g} {top:g}{square}" fill="{fill}"/>')
+    outlines = "".join(f"M{left:g} {top:g}{square}" for left, top in corners)
+    shapes.append(f'<path d="{outlines}" fill="none" stroke="currentColor" opacity="0.6"/>')
+    for position, arrived in held.items():
+        left, top = corners[position]
+        new = bool(after) and arrived == after
+        if new:
+            frame = f"M{left + 2:g} {top + 2:g}h{_CELL - 4:g}v{_CELL - 4:g}h-{_CELL - 4:g}z"
+            shapes.append(f'<path d="{frame}" fill="none" stroke="#000000" stroke-width="2"/>')
+        colour = "#ffffff" if _FILLS[position % len(_FILLS)] == BLUE else ON_FILL
+        bold = ' font-weight="600"' if new else ""
+        shapes.append(
+            f'<text x="{left + _CELL / 2:g}" y="{top + _CELL - 5:g}" font-size="11"'
+            f' fill="{colour}"'
+            f"{bold}>{letter(position)}</text>"
         )
-        dark = _FILLS[position % len(_FILLS)] == BLUE
-        drawing.text(
-            left + _CELL / 2,
-            top + _CELL - 5,
-            name,
-            anchor="middle",
-            size=11 if len(name) == 1 else 9,
-            fill="#ffffff" if dark else "#000000",
-            bold=bool(after) and arrived == after,
-        )
-        if after and arrived == after:
-            drawing.rectangle(
-                left + 1.5, top + 1.5, _CELL - 3, _CELL - 3, stroke="#000000", width_of_line=2.0
-            )
+    drawing.insert("".join([*shapes, "</g>"]))
 
 
 def _copy(
@@ -238,16 +275,14 @@ def _copy(
     """An arrow from a device down to another; over the ring's seam it leaves and comes back."""
     name = found.letter(one)
     tip = f"device {one.source} to device {one.target}: {bytes_text(one.size_bytes)} into {name}"
-    last = found.devices - 1
-    seam = found.devices > 2 and {one.source, one.target} == {0, last}
     start, end = centres[one.source], centres[one.target]
     side = 6.0 if one.target > one.source else -6.0
-    if not seam:
+    if not _over_the_seam(found, one):
         drawing.arrow(start + side, top, end - side, bottom, tooltip=tip)
         _label(drawing, name, start + 0.72 * (end - start), top + 0.72 * (bottom - top), side)
         return
     middle = (top + bottom) / 2
-    if one.source == last:
+    if one.source:
         out, back = right + _MARGIN - 6, _LEFT + 6
     else:
         out, back = _LEFT + 6, right + _MARGIN - 6
@@ -256,13 +291,19 @@ def _copy(
     _label(drawing, name, back + 0.5 * (end - back), middle + 0.5 * (bottom - middle), end - back)
 
 
+def _over_the_seam(found: Journeys, one: Sent) -> bool:
+    """Whether a copy goes between the last and the first device, which the rows draw far apart."""
+    return found.devices > 2 and {one.source, one.target} == {0, found.devices - 1}
+
+
 def _label(drawing: Drawing, name: str, x: float, y: float, side: float) -> None:
     offset = 7.0 if side > 0 else -7.0
     anchor = "start" if side > 0 else "end"
     drawing.text(x + offset, y - 4, name, anchor=anchor, size=11, bold=True)
 
 
-def _legend(drawing: Drawing, found: Journeys, y: float) -> None:
+def _legend(drawing: Drawing, found: Journeys, y: float) -> float:
+    """What the cells mean; returns where the line ends."""
     x = 0.0
     drawing.rectangle(x, y - 11, 14, 14, stroke="currentColor", fill=SKY)
     drawing.rectangle(x + 1.5, y - 9.5, 11, 11, stroke="#000000", width_of_line=2.0)
@@ -273,21 +314,25 @@ def _legend(drawing: Drawing, found: Journeys, y: float) -> None:
     drawing.rectangle(x, y - 11, 14, 14, stroke="currentColor", fill=SKY)
     drawing.text(x + 20, y, second, size=11)
     drawing.width = max(drawing.width, x + 24 + text_width(second, 11))
+    return x + 34 + text_width(second, 11)
 
 
-def _one_round(found: Journeys, step: int) -> Drawing:
+def round_picture(found: Journeys, step: int, *, tooltips: bool = True) -> Drawing:
     """The devices on a ring and the copies of one round."""
     width, height = _state_size(found)
     box_width, box_height = max(width + 12, 72.0), height + 30.0
     # room for an arrow and its letter between two boxes
     around = found.devices * (math.hypot(box_width, box_height) + 26.0)
-    radius = max(around / (2 * math.pi), 96.0)
-    side = 2 * radius + math.hypot(box_width, box_height) + 8
-    drawing = Drawing(max(side, 360.0), side + 34)
-    middle_x, middle_y = drawing.width / 2, side / 2 + 4
+    radius = max(around / (2 * math.pi), 84.0)
+    # two devices stand side by side, more of them from the top clockwise
+    first = math.pi if found.devices == 2 else -math.pi / 2
+    high = 2 * (radius * max(abs(math.sin(first)), found.devices > 2)) + box_height + 8
+    wide = max(2 * radius + box_width + 8, 380.0)
+    drawing = Drawing(wide, high + 62, tooltips=tooltips)
+    middle_x, middle_y = wide / 2, high / 2 + 28
     centres = []
     for device in range(found.devices):
-        angle = 2 * math.pi * device / found.devices - math.pi / 2
+        angle = first + 2 * math.pi * device / found.devices
         x, y = middle_x + radius * math.cos(angle), middle_y + radius * math.sin(angle)
         centres.append((x, y))
         drawing.rectangle(
@@ -298,13 +343,13 @@ def _one_round(found: Journeys, step: int) -> Drawing:
         )
         _state(drawing, found, device, step, x - width / 2, y - box_height / 2 + 22)
     title = f"round {step} of {len(found.rounds)}" if step else "at the start"
-    drawing.text(middle_x, middle_y, title, anchor="middle", bold=True)
     if step:
         for one in found.rounds[step - 1]:
             _chord(drawing, found, one, centres, (box_width, box_height))
         copied = sum(one.size_bytes for one in found.rounds[step - 1])
-        drawing.text(middle_x, middle_y + 17, bytes_text(copied), anchor="middle", size=11)
-    _legend(drawing, found, side + 20)
+        title += f": {bytes_text(copied)}"
+    drawing.text(0, 14, title, bold=True)
+    _legend(drawing, found, high + 50)
     return drawing
 
 

@@ -1,80 +1,76 @@
-"""Stepping through a grid by hand: the blocks of a call, one step at a time."""
+"""Pictures that move by hand: the blocks of a call, the rounds of a ring, a run over time."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import anywidget
-import traitlets
-
 from tpulab.kernel import PallasCall
-from tpulab.visual.blocks import blocks_in_motion, frames
+from tpulab.visual.blocks import OperandFrames, block_states, blocks_in_motion, frames, scene
+from tpulab.visual.journeys import Journeys, journeys
+from tpulab.visual.player import Drawn, Frame, Player, within_budget
+from tpulab.visual.ring import ring_in_motion, round_picture, round_sentence
+from tpulab.visual.scrolling import holds_timeline, scroll_through
 
-#: Longest grid that is sent to the browser; of longer ones, that many steps from the start.
+#: Most steps of a grid that are sent to the browser; of longer ones, that many from the start.
 MOST_STEPS = 256
 
-_HERE = Path(__file__).parent
 
-
-class Stepping(anywidget.AnyWidget):
-    """Slider and buttons over the blocks of a call; falls back to the static picture.
-
-    Attributes:
-        step: the step that is shown; can be set from Python.
-    """
-
-    _esm = _HERE / "stepping.js"
-    _css = _HERE / "stepping.css"
-    data = traitlets.Dict().tag(sync=True)
-    step = traitlets.Int(0).tag(sync=True)
-
-    def __init__(self, call: PallasCall, **options: Any) -> None:
-        self.figure = blocks_in_motion(call)
-        super().__init__(data=_data(call), **options)
-
-    @traitlets.validate("step")
-    def _within_grid(self, proposal: dict[str, Any]) -> int:
-        return int(min(max(proposal["value"], 0), len(self.data["coordinates"]) - 1))
-
-    def __repr__(self) -> str:
-        return self.figure.text
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**options)
-        if bundle is None:
-            return self.figure._repr_mimebundle_()
-        widget, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        # whoever cannot show the widget (a static page, an untrusted notebook) gets the picture
-        return {**widget, **self.figure._repr_mimebundle_()}, metadata
-
-
-def step_through(call: PallasCall) -> Stepping:
-    """A slider over the grid of a call: which blocks the step works on, and which of them move.
+def step_through(source: Any, devices: int | None = None) -> Drawn:
+    """A picture to step through by hand, with the slider, the buttons or the keyboard.
 
     Args:
-        call: one ``pallas_call`` of a traced kernel, ``tpulab.trace(...).calls[0]``.
+        source: one ``pallas_call`` of a traced kernel, ``tpulab.trace(...).calls[0]``: which blocks
+            a grid step works on, and which of them move. Or a `RunReport` (or its ``transfers``):
+            what the devices send each other in a round. Or a `Timeline` (or the ladder of one
+            chip): the run to scroll, zoom and read at a cursor.
+        devices: how many devices a ring has, if more than the transfers name.
 
     Raises:
-        UsageError: no operand of the call is moved in blocks.
+        UsageError: there is nothing to step through, with the reason.
     """
-    return Stepping(call)
+    if isinstance(source, PallasCall):
+        return _through_blocks(source)
+    if holds_timeline(source):
+        return scroll_through(source)
+    return _through_rounds(source, devices)
 
 
-def _data(call: PallasCall) -> dict[str, Any]:
-    shown = min(call.steps, MOST_STEPS)
-    return {
-        "steps": call.steps,
-        "coordinates": call.step_coordinates()[:shown].tolist(),
-        "operands": [
-            {
-                "name": operand.name,
-                "role": operand.role,
-                "shape": operand.shape,
-                "block": operand.block,
-                "corners": operand.corners[:shown],
-                "moving": operand.moving[:shown],
-            }
-            for operand in frames(call)
-        ],
-    }
+def _through_blocks(call: PallasCall) -> Player:
+    operands = frames(call)
+    around, places = scene(call, operands)
+    shown = within_budget(_block_frames(call, operands, places), len(around))
+    note = ""
+    if len(shown) < call.steps:
+        note = f"The first {len(shown):,} of {call.steps:,} steps are here; the others are left out"
+        note += " to keep the notebook small."
+    return Player(blocks_in_motion(call), shown, unit="grid step", scene=around, note=note)
+
+
+def _block_frames(
+    call: PallasCall, operands: tuple[OperandFrames, ...], places: Any
+) -> Iterator[Frame]:
+    coordinates = call.step_coordinates()
+    for step in range(min(call.steps, MOST_STEPS)):
+        where = ", ".join(str(int(value)) for value in coordinates[step])
+        at = f" at ({where})" if where else ""
+        moving = ", ".join(f"{one.name} {one.movement(step)}" for one in operands)
+        text = f"Step {step + 1} of {call.steps}{at}: {moving}."
+        yield Frame(block_states(operands, places, step), text)
+
+
+def _through_rounds(source: Any, devices: int | None) -> Player:
+    found = journeys(source, devices)
+    figure = ring_in_motion(source, devices)
+    shown = within_budget(_round_frames(found))
+    note = ""
+    if len(shown) <= len(found.rounds):
+        note = f"Rounds up to {len(shown) - 1} of {len(found.rounds)} are here; the others are left"
+        note += " out to keep the notebook small."
+    return Player(figure, shown, unit="round", note=note)
+
+
+def _round_frames(found: Journeys) -> Iterator[Frame]:
+    for step in range(len(found.rounds) + 1):
+        text = round_sentence(found, step)
+        yield Frame(round_picture(found, step, tooltips=False).render(text), text)

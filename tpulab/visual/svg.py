@@ -70,11 +70,13 @@ class Drawing:
     Args:
         width: width of the picture.
         height: height of the picture; may be set later, when it is known.
+        tooltips: False leaves them out, for a picture that is one of many.
     """
 
-    def __init__(self, width: float, height: float = 0.0) -> None:
+    def __init__(self, width: float, height: float = 0.0, *, tooltips: bool = True) -> None:
         self.width = width
         self.height = height
+        self._tooltips = tooltips
         self._shapes: list[str] = []
 
     def rectangle(
@@ -102,7 +104,7 @@ class Drawing:
             attributes += f' opacity="{number(opacity)}"'
         if dashed:
             attributes += ' stroke-dasharray="3 2"'
-        if tooltip:
+        if tooltip and self._tooltips:
             self._shapes.append(f"<rect {attributes}><title>{html.escape(tooltip)}</title></rect>")
         else:
             self._shapes.append(f"<rect {attributes}/>")
@@ -170,7 +172,7 @@ class Drawing:
             (end_x + across * side, end_y - along * side),
         )
         path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        title = f"<title>{html.escape(tooltip)}</title>" if tooltip else ""
+        title = f"<title>{html.escape(tooltip)}</title>" if tooltip and self._tooltips else ""
         self._shapes.append(f'<polygon points="{path}" fill="{stroke}">{title}</polygon>')
 
     def polygon(self, points: list[tuple[float, float]], *, fill: str) -> None:
@@ -239,6 +241,24 @@ class Drawing:
             )
         self.rectangle(x, y, width, height, fill="transparent", stroke=stroke, tooltip=tooltip)
 
+    def open_group(self, **data: str) -> None:
+        """Start a group that a widget finds by its ``data-`` attributes; see `close_group`."""
+        attributes = "".join(f' data-{name}="{html.escape(value)}"' for name, value in data.items())
+        self._shapes.append(f"<g{attributes}>")
+
+    def close_group(self) -> None:
+        """End the group that was opened last."""
+        self._shapes.append("</g>")
+
+    def insert(self, shapes: str) -> None:
+        """Add shapes that are SVG already."""
+        self._shapes.append(shapes)
+
+    @property
+    def shapes(self) -> str:
+        """What was drawn, without the SVG element around it."""
+        return "".join(self._shapes)
+
     def render(self, label: str) -> str:
         """The SVG element.
 
@@ -249,7 +269,7 @@ class Drawing:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
             f' width="{width}" height="{height}" role="img" aria-label="{html.escape(label)}"'
-            f' font-family="{_FONT}">' + "".join(self._shapes) + "</svg>"
+            f' font-family="{_FONT}">{self.shapes}</svg>'
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tpulab.errors import UsageError
@@ -29,6 +30,40 @@ _LANES = {
 _STEP_OFFSET = {"dma_in": 1}
 _MOST_TRACKS = 4
 _FINEST_PIXELS = 0.6
+# what a widget gets: steps, bars, pixels a step, and the finest gap as a share of a step
+_MOST_STEPS, _MOST_BARS, _STEP_WIDTH, _FINEST_STEP = 64, 700, 120.0, 0.004
+
+#: first cycle, last cycle, grid step, name
+Bar = tuple[float, float, int, str]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The start of a run as one long picture, of which a widget shows a part.
+
+    Attributes:
+        svg: labels and time axis, and the bars in an inner ``svg`` marked ``data-strip``, whose
+            ``viewBox`` decides what is seen; ``data-tick`` marks the texts of the axis, and
+            ``data-cursor`` the cursor.
+        lanes: names of the lanes.
+        names: what bars are called.
+        spans: bars as (lane, first cycle, last cycle, grid step, position of the name).
+        starts: the cycle at which the work on each grid step begins.
+        end: the cycle at which the strip ends.
+        scale: units of the strip's ``viewBox`` a cycle.
+        clock_hertz: cycles per second.
+        note: what is left out, in words; empty when nothing is.
+    """
+
+    svg: str
+    lanes: tuple[str, ...]
+    names: tuple[str, ...]
+    spans: tuple[tuple[int, float, float, int, int], ...]
+    starts: tuple[float, ...]
+    end: float
+    scale: float
+    clock_hertz: float
+    note: str
 
 
 def pipeline_timeline(timeline: Any, *, first_steps: int = FIRST_STEPS) -> Figure:
@@ -45,21 +80,19 @@ def pipeline_timeline(timeline: Any, *, first_steps: int = FIRST_STEPS) -> Figur
         UsageError: the ladder has no timeline, because the chip refused the kernel; or there are no
             events to draw.
     """
-    timeline = _timeline(timeline)
-    if not timeline.events:
-        raise UsageError("the timeline holds no events", hint="simulate with max_events above 0")
+    timeline = timeline_of(timeline)
     end = _window(timeline, first_steps)
     shown = [event for event in timeline.events if event.start_cycle < end]
     drawing = Drawing(_LEFT + _WIDTH + 70.0)
     y = 30.0
-    for unit, label in _LANES.items():
-        events = [event for event in shown if event.unit == unit]
-        if not events:
-            continue
+    for unit, label, tracks in _lanes(shown):
         drawing.text(0, y + 12, label, bold=True, size=11.5)
-        for track in _tracks(events) if unit.startswith("dma") else [events]:
-            _draw_lane(drawing, track, y, end, timeline)
-            y += _LANE if not unit.startswith("dma") else _LANE - 4
+        for track in tracks:
+            line = y + _BAR
+            drawing.line(_LEFT, line, _LEFT + _WIDTH, line, opacity=0.2, width=0.7)
+            bars = _merged(track, _FINEST_PIXELS * end / _WIDTH)
+            _draw_bars(drawing, bars, unit, _LEFT, y, end, _WIDTH / end, timeline)
+            y += _lane_height(unit)
         share = timeline.busy_cycles.get(unit)
         if unit == "stall":
             share = sum(timeline.stall_cycles.values())
@@ -80,14 +113,98 @@ def pipeline_timeline(timeline: Any, *, first_steps: int = FIRST_STEPS) -> Figur
     )
 
 
-def _timeline(source: Any) -> Timeline:
+def timeline_of(source: Any) -> Timeline:
+    """The timeline itself, or the one that a ladder was predicted from.
+
+    Raises:
+        UsageError: there is none, or it holds no events.
+    """
     found = source if isinstance(source, Timeline) else getattr(source, "timeline", None)
     if not isinstance(found, Timeline):
         raise UsageError(
             "there is no timeline to draw",
             why=str(getattr(source, "refusal", None) or f"{type(source).__name__} holds none"),
         )
+    if not found.events:
+        raise UsageError("the timeline holds no events", hint="simulate with max_events above 0")
     return found
+
+
+def strip(timeline: Timeline) -> Strip:
+    """The start of a run as one long picture: as many grid steps as fit into a notebook."""
+    last = max(_grid_step(event) for event in timeline.events)
+    steps = min(last + 1, _MOST_STEPS)
+    while True:
+        found = _strip(timeline, steps, whole=steps > last)
+        if len(found.spans) <= _MOST_BARS or steps == 1:
+            return found
+        steps = max(1, steps * 3 // 4)
+
+
+def _strip(timeline: Timeline, steps: int, *, whole: bool) -> Strip:
+    end = max(e.end_cycle for e in timeline.events if whole or _grid_step(e) < steps)
+    shown = [event for event in timeline.events if event.start_cycle < end]
+    scale = _STEP_WIDTH * steps / end
+    drawing = Drawing(_LEFT + _WIDTH + 70.0, tooltips=False)
+    bars = Drawing(end * scale, tooltips=False)
+    lanes: list[str] = []
+    spans: list[tuple[int, float, float, int, int]] = []
+    names: dict[str, int] = {}
+    y = top = 30.0
+    for unit, label, tracks in _lanes(shown):
+        drawing.text(0, y + 12, label, bold=True, size=11.5)
+        for track in tracks:
+            line = y + _BAR
+            drawing.line(_LEFT, line, _LEFT + _WIDTH, line, opacity=0.2, width=0.7)
+            merged = _merged(track, end / steps * _FINEST_STEP)
+            _draw_bars(bars, merged, unit, 0.0, y - top, end, scale, timeline)
+            for first, after, step, name in merged:
+                number = names.setdefault(name, len(names))
+                spans.append((len(lanes), round(first, 1), round(after, 1), step, number))
+            y += _lane_height(unit)
+        lanes.append(label)
+        y += 4
+    drawing.insert(
+        f'<svg data-strip="" x="{_LEFT:g}" y="{top:g}" width="{_WIDTH:g}" height="{y - top:g}"'
+        f' viewBox="0 0 {bars.width:.2f} {y - top:g}" preserveAspectRatio="none">'
+        f"{bars.shapes}</svg>"
+    )
+    drawing.insert(
+        f'<line data-cursor="" x1="{_LEFT:g}" x2="{_LEFT:g}" y1="{top - 8:g}" y2="{y + 2:g}"'
+        ' stroke="currentColor" stroke-width="2" stroke-dasharray="5 3"/>'
+    )
+    drawing.line(_LEFT, y + 2, _LEFT + _WIDTH, y + 2)
+    for quarter in range(5):
+        x = _LEFT + _WIDTH * quarter / 4
+        drawing.line(x, y + 2, x, y + 6)
+        drawing.open_group(tick=str(quarter))
+        drawing.text(x, y + 19, "0", anchor="middle", size=11)
+        drawing.close_group()
+    _legend(drawing, y + 40)
+    drawing.height = y + 50
+    starts = [0.0] * steps
+    for event in sorted(shown, key=lambda e: -e.start_cycle):
+        if _grid_step(event) < steps and not event.unit.startswith("dma") and event.step > 0:
+            starts[_grid_step(event)] = round(event.start_cycle, 1)
+    starts[0] = 0.0
+    note = ""
+    if not whole or not timeline.events_complete:
+        note = (
+            f"The first {seconds_text(end / timeline.clock_hertz)} of "
+            f"{seconds_text(timeline.seconds)} are here; the rest is left out to keep the notebook "
+            "small."
+        )
+    return Strip(
+        svg=drawing.render(_sentence(timeline, timeline.cycles)),
+        lanes=tuple(lanes),
+        names=tuple(names),
+        spans=tuple(spans),
+        starts=tuple(starts),
+        end=end,
+        scale=scale,
+        clock_hertz=timeline.clock_hertz,
+        note=note,
+    )
 
 
 def _window(timeline: Timeline, first_steps: int) -> float:
@@ -100,6 +217,18 @@ def _window(timeline: Timeline, first_steps: int) -> float:
 
 def _grid_step(event: Event) -> int:
     return max(event.step - _STEP_OFFSET.get(event.unit, 2), 0)
+
+
+def _lanes(events: Sequence[Event]) -> Iterator[tuple[str, str, list[list[Event]]]]:
+    """Units that do something: key, name, and their events on as many tracks as needed."""
+    for unit, label in _LANES.items():
+        own = [event for event in events if event.unit == unit]
+        if own:
+            yield unit, label, _tracks(own) if unit.startswith("dma") else [own]
+
+
+def _lane_height(unit: str) -> float:
+    return _LANE - 4 if unit.startswith("dma") else _LANE
 
 
 def _tracks(events: Sequence[Event]) -> list[list[Event]]:
@@ -118,15 +247,21 @@ def _tracks(events: Sequence[Event]) -> list[list[Event]]:
     return tracks
 
 
-def _draw_lane(
-    drawing: Drawing, events: Sequence[Event], y: float, end: float, timeline: Timeline
+def _draw_bars(
+    drawing: Drawing,
+    bars: Sequence[Bar],
+    unit: str,
+    left: float,
+    y: float,
+    end: float,
+    scale: float,
+    timeline: Timeline,
 ) -> None:
-    scale = _WIDTH / end
-    drawing.line(_LEFT, y + _BAR, _LEFT + _WIDTH, y + _BAR, opacity=0.2, width=0.7)
-    for start, stop, step, name in _merged(events, _FINEST_PIXELS / scale):
-        x = _LEFT + start * scale
+    """The bars of a lane, at ``scale`` pixels a cycle."""
+    for start, stop, step, name in bars:
+        x = left + start * scale
         width = (min(stop, end) - start) * scale
-        stall = events[0].unit == "stall"
+        stall = unit == "stall"
         tooltip = name if stall else f"grid step {step + 1}: {name}"
         tooltip += f", {seconds_text((stop - start) / timeline.clock_hertz)}"
         outline = "currentColor" if width > 3 else None
@@ -136,12 +271,13 @@ def _draw_lane(
         elif step % 2 == 0:
             drawing.rectangle(*place, fill=SKY, stroke=outline, tooltip=tooltip)
         else:
-            drawing.hatched(*place, colour=ORANGE, stroke=outline, tooltip=tooltip)
+            # lines along the bar stay lines at any zoom
+            drawing.hatched(*place, colour=ORANGE, lines="-", stroke=outline, tooltip=tooltip)
 
 
-def _merged(events: Sequence[Event], nearest: float) -> list[tuple[float, float, int, str]]:
+def _merged(events: Sequence[Event], nearest: float) -> list[Bar]:
     """Bars of one lane; those of a step that would touch on the screen become one."""
-    bars: list[tuple[float, float, int, str]] = []
+    bars: list[Bar] = []
     for event in sorted(events, key=lambda e: e.start_cycle):
         step = _grid_step(event)
         if bars and bars[-1][2] == step and event.start_cycle - bars[-1][1] <= nearest:
@@ -170,7 +306,7 @@ def _legend(drawing: Drawing, y: float) -> None:
     drawing.rectangle(x, y - 9, 14, 10, fill=SKY, stroke="currentColor")
     drawing.text(x + 19, y, "grid steps 1, 3, 5 …", size=11)
     x += 140
-    drawing.hatched(x, y - 9, 14, 10, colour=ORANGE, stroke="currentColor")
+    drawing.hatched(x, y - 9, 14, 10, colour=ORANGE, lines="-", stroke="currentColor")
     drawing.text(x + 19, y, "grid steps 2, 4, 6 …", size=11)
     x += 140
     drawing.rectangle(x, y - 9, 14, 10, fill="currentColor", opacity=0.45)
