@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpulab.errors import TpulabError
+from tpulab.errors import TpulabError, UnknownNameError
 from tpulab.hardware import Chip, Torus, get_chip
 
 
@@ -192,6 +192,80 @@ def transfer(total_bytes: float, links: Links, *, ports: int, hops: int) -> Coll
         raise TpulabError(f"a transfer needs at least one port, not {ports}")
     bandwidth = total_bytes / (ports * links.bytes_per_second)
     return _cost("transfer", total_bytes, links, bandwidth, hops)
+
+
+#: The collectives by the names that people use.
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
+
+
+def collective(kind: str, total_bytes: float, links: Links) -> CollectiveCost:
+    """The cost of one of :data:`KINDS` on `total_bytes` over all chips.
+
+    Raises:
+        UnknownNameError: there is no such collective.
+        TpulabError: not a positive number of bytes.
+    """
+    functions = dict(zip(KINDS, (all_gather, reduce_scatter, all_reduce, all_to_all)))
+    if kind not in functions:
+        raise UnknownNameError("collective", str(kind), KINDS)
+    if not 0 < total_bytes < math.inf:
+        raise TpulabError(f"a collective needs a positive number of bytes, not {total_bytes}")
+    return functions[kind](total_bytes, links)
+
+
+def balanced_bytes(kind: str, links: Links) -> float:
+    """Bytes at which latency and bandwidth take the same time; smaller arrays wait for hops.
+
+    Infinite on a single chip, where nothing is sent.
+    """
+    one = collective(kind, 1.0, links)
+    if not one.bandwidth_seconds:
+        return math.inf
+    return one.latency_seconds / one.bandwidth_seconds
+
+
+def links_in_use(kind: str, links: Links) -> str:
+    """A sentence on which links carry the collective, and which of them set its time."""
+    axes = [
+        (index, size, ring and size > 2)
+        for index, (size, ring) in enumerate(zip(links.axis_sizes, links.wraparound))
+        if size > 1
+    ]
+    if not axes:
+        return "one chip: no link is used"
+    rate = f"{links.bytes_per_second / 1e9:g} GB/s each way"
+    named = " and ".join(
+        ("a ring of " if ring else "a line of ") + f"{size}" for _, size, ring in axes
+    )
+    if kind == "all-to-all":
+        busiest = max(
+            axes, key=lambda axis: collective(kind, 1.0, _axis_of(links, axis[0])).bandwidth_seconds
+        )
+        where = (
+            "all its links are equally busy"
+            if busiest[2]
+            else "the link in its middle carries what goes from one half to the other"
+        )
+        which = f" along the axis of {busiest[1]}" if len(axes) > 1 else ""
+        return f"{named}, {rate}; the time is set{which}: {where}"
+    ports = sum(2 if ring else 1 for _, _, ring in axes)
+    lines = sum(not ring and size > 2 for _, size, ring in axes)
+    place = ("every chip", "the chip at the end")[lines] if lines < 2 else "the chip in the corner"
+    link = "link" if ports == 1 else "links at once"
+    return f"{named}, {rate}; {place} takes everything in over {ports} {link}"
+
+
+def _axis_of(links: Links, kept: int) -> Links:
+    """Links that are only busy along one axis: the others have one chip, as many in all."""
+    sizes = list(links.axis_sizes)
+    others = math.prod(sizes) // sizes[kept]
+    # bytes per line of chips along this axis: the other axes divide the array between them
+    return dataclasses.replace(
+        links,
+        axis_sizes=(sizes[kept],),
+        wraparound=(links.wraparound[kept],),
+        bytes_per_second=links.bytes_per_second * others,
+    )
 
 
 def _cost(

@@ -16,6 +16,12 @@ _EXPORTS = {
     "step_through": "tpulab.visual.stepping",
     "pipeline_timeline": "tpulab.visual.timeline",
     "roofline": "tpulab.visual.roofline",
+    "roofline_calculator": "tpulab.visual.calculators",
+    "tiling_calculator": "tpulab.visual.calculators",
+    "collectives_calculator": "tpulab.visual.calculators",
+    "matmul_roofline": "tpulab.visual.calculator_figures",
+    "tiling_roofline": "tpulab.visual.calculator_figures",
+    "collective_times": "tpulab.visual.calculator_figures",
     "ring_in_motion": "tpulab.visual.ring",
     "ladder_waterfall": "tpulab.visual.waterfall",
 }
