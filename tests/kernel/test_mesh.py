@@ -16,12 +16,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from tests.kernel import ring_kernels as ring
-from tpulab.compiler import lower
+from tpulab.compiler import LoweringRefused, lower
 from tpulab.errors import UsageError
 from tpulab.kernel import (
     RunError,
     RunReport,
     TooFewDevices,
+    illegalities,
     mesh,
     on_devices,
     run,
@@ -166,15 +167,16 @@ def test_rounds_go_through_signals_and_kernels() -> None:
         (2, 0): [Wait(3, 1, False, ""), Start((3, 0), 1, 2, 64, None, "")],
         (3, 0): [Wait(2, 64, True, ""), End(), Start((0, 0), 1, 2, 64, None, "")],
     }
-    transfers, _ = replay(chain)
+    transfers = replay(chain).transfers
     assert [(t.source, t.round) for t in transfers] == [(0, 1), (2, 2), (3, 3)]
 
 
 def test_a_wait_that_nothing_ends_does_not_stop_the_account() -> None:
-    transfers, _ = replay(
+    account = replay(
         {(0, 0): [Wait(1, 1, False, ""), Start((1, 0), 1, 2, 8, None, "")], (1, 0): []}
     )
-    assert [t.size_bytes for t in transfers] == [8]
+    assert [t.size_bytes for t in account.transfers] == [8]
+    assert account.unwaited == ()
 
 
 @pytest.mark.parametrize(
@@ -236,6 +238,10 @@ def test_a_deadlock_of_one_device_is_ended_too() -> None:
 @pytest.mark.parametrize(
     ("kernel", "says"),
     [
+        (
+            ring.gather_without_waiting_for_arrival,
+            "device 1 does not wait for the copy that device 0",
+        ),
         (ring.gather_without_waiting_for_arrival, "never written"),
         (ring.shift_with_a_signal_too_many, "a semaphore is left at 1"),
         (ring.sum_with_one_buffer, "race on a VMEM buffer"),
@@ -267,3 +273,28 @@ def test_interpreter_is_left_as_it_was() -> None:
 def test_fast_mode_says_what_can_run_remote_copies() -> None:
     with pytest.raises(RunError, match="mode='faithful'"):
         run(on_devices(ring.shift, 4), shards(4))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rule", "text"),
+    [
+        (ring.shift_without_collective_id, "barrier-without-id", "get_barrier_semaphore()"),
+        (ring.gather_without_barrier, "id-without-barrier", "def kernel("),
+    ],
+)
+def test_barrier_and_collective_id_belong_together(
+    kernel: Callable[..., Any], rule: str, text: str
+) -> None:
+    """The lowering refuses both; the rule says it at once, with the line."""
+    function = on_devices(kernel, 4)
+    (found,) = illegalities(trace(function, shards(4)), "v5e")
+    assert found.rule == rule
+    begin = "def meet(" if "barrier_sem" in text else f"def {kernel.__name__}("
+    assert found.where == line_of(text, begin)
+    with pytest.raises(LoweringRefused, match="collective_id"):
+        lower(function, shards(4), chip="v5e")
+
+
+@pytest.mark.parametrize("kernel", [ring.shift, ring.all_gather, ring.shift_without_barrier_and_id])
+def test_right_kernels_are_legal(kernel: Callable[..., Any]) -> None:
+    assert illegalities(trace(on_devices(kernel, 4), shards(4)), "v5e") == ()

@@ -143,6 +143,30 @@ def smem_budget(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
         )
 
 
+def barrier_and_id(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
+    """Pitfall 65's relatives: a kernel has a barrier semaphore and a collective_id, or neither."""
+    if call.barrier_where is not None and call.collective_id is None:
+        yield Illegality(
+            "barrier-without-id",
+            f"{call.name} takes the barrier semaphore and has no collective_id",
+            "kernels with the same collective_id share one barrier semaphore, and the compiler "
+            "wants to know which",
+            "pass compiler_params=pltpu.CompilerParams(collective_id=0) to pallas_call",
+            call.barrier_where or call.where,
+        )
+    elif call.barrier_where is None and call.collective_id is not None:
+        yield Illegality(
+            "id-without-barrier",
+            f"{call.name} has collective_id={call.collective_id} and never takes the barrier "
+            "semaphore",
+            "with an id the kernel meets its neighbours itself; without one XLA puts a barrier "
+            "before it",
+            "signal and wait on pltpu.get_barrier_semaphore() at the kernel's start, or leave "
+            "collective_id out",
+            call.where,
+        )
+
+
 def copies_waited_for(call: PallasCall, chip: Chip) -> Iterator[Illegality]:
     """Pitfalls 52 and 55: every started copy is waited for."""
     started, waited = call.dma_count, call.dma_wait_count

@@ -659,6 +659,8 @@ class CallStructure:
     vmem_limit_bytes: int | None
     aliases: tuple[tuple[int, int], ...]
     axis_names: tuple[str | None, ...] = ()
+    collective_id: int | None = None
+    barrier_where: str | None = None
 
     @property
     def dynamic_bounds(self) -> int:
@@ -757,7 +759,17 @@ def take_apart(equation: Any) -> CallStructure:
         vmem_limit_bytes=getattr(compiler_params, "vmem_limit_bytes", None),
         aliases=tuple((int(i), int(o)) for i, o in params.get("input_output_aliases") or ()),
         axis_names=tuple(mapping.grid_names or ()),
+        collective_id=getattr(compiler_params, "collective_id", None),
+        barrier_where=_barrier_place(params["jaxpr"]),
     )
+
+
+def _barrier_place(kernel: Any) -> str | None:
+    """Where a kernel takes the barrier semaphore ("" when the place is not known), None if not."""
+    for equation in _all_equations(kernel):
+        if equation.primitive.name == "get_barrier_semaphore":
+            return equation_location(equation) or ""
+    return None
 
 
 def _semantics_name(item: Any) -> str:

@@ -34,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     body_rules.vmem_scalar_store,
     body_rules.wide_types,
     body_rules.untouched_output,
+    body_rules.barrier_and_id,
     order_rules.skipped_block,
     order_rules.read_before_write,
     body_rules.vmem_budget,

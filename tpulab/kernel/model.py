@@ -253,6 +253,8 @@ class PallasCall:
         dma_wait_count: waits for copies; dma_started_bytes, dma_waited_bytes: their sizes.
         dma_counts_exact: False when a condition or loop around copies depends on data.
         notes: what was assumed because it could not be evaluated.
+        collective_id: of the kernel's barrier semaphore, None without one.
+        barrier_where: file:line where it takes that semaphore, None when it does not.
     """
 
     name: str
@@ -284,6 +286,8 @@ class PallasCall:
     remote_bytes: int
     notes: tuple[str, ...]
     facts: KernelFacts
+    collective_id: int | None = None
+    barrier_where: str | None = None
 
     @property
     def source(self) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpulab.kernel import jax_internals
-from tpulab.kernel.transfers import Core, End, Event, Signal, Start, Transfer, Unmet, Wait, replay
+from tpulab.kernel.transfers import Account, Core, End, Event, Signal, Start, Wait, replay
 
 #: How long nothing may move before a standstill counts as a deadlock, and how often is looked.
 _STANDSTILL_SECONDS = 1.0
@@ -77,8 +77,8 @@ class Observer:
         self._over.set()
         self._watch.join()
 
-    def replay(self) -> tuple[tuple[Transfer, ...], tuple[Unmet, ...]]:
-        """What the devices sent each other, and what they sent too early."""
+    def account(self) -> Account:
+        """What the devices sent each other, and what is wrong with it."""
         return replay(self._events)
 
     # called by the interpreter's threads, before and after what they do

@@ -18,7 +18,7 @@ from tpulab.kernel import jax_internals
 from tpulab.kernel.capture import captured_output
 from tpulab.kernel.observing import Deadlock, Observer
 from tpulab.kernel.tracing import function_name, stage
-from tpulab.kernel.transfers import Transfer, Unmet
+from tpulab.kernel.transfers import Transfer, Unmet, Unwaited
 
 
 class RunError(TpulabError):
@@ -84,6 +84,7 @@ class RunReport:
         printed: what the kernel itself printed.
         transfers: copies from device to device, in an order that is always the same.
         unmet: copies to devices that need not have entered the kernel, one for each pair.
+        unwaited: copies whose end is not waited for, of a function on several devices.
         deadlock: who waits for what never comes, when that stopped the run.
         devices: devices that ran the function. cores: TensorCores of each. seconds: wall time.
     """
@@ -99,6 +100,7 @@ class RunReport:
     printed: str = ""
     transfers: tuple[Transfer, ...] = ()
     unmet: tuple[Unmet, ...] = ()
+    unwaited: tuple[Unwaited, ...] = ()
     deadlock: Deadlock | None = None
     devices: int = 1
     cores: int = 1
@@ -115,11 +117,10 @@ class RunReport:
         found = []
         if self.deadlock:
             found.append(f"{self.deadlock}" + (f" ({self.where})" if self.where else ""))
+        found += _shortened(self.unwaited, "copies")
         found += [*map(str, self.races), *map(str, self.uninitialised)]
         found += [*self.out_of_bounds, *self.revisited]
-        if self.unmet:
-            more = len(self.unmet) - 1
-            found.append(f"{self.unmet[0]}" + (f" ({more} such pairs more)" if more else ""))
+        found += _shortened(self.unmet, "pairs of devices")
         found += self.semaphores_nonzero
         if self.error and not found:
             found.append(self.error + (f" ({self.where})" if self.where else ""))
@@ -132,6 +133,11 @@ class RunReport:
             return (
                 "every wait needs a copy or a signal that ends it: look at the device that is sent "
                 "to, and at the semaphore"
+            )
+        if self.unwaited:
+            return (
+                "wait for both ends of a remote copy: wait_send() before the source is used "
+                "again, wait_recv() on the device that it arrives at; wait() does both"
             )
         if self.races:
             return (
@@ -167,6 +173,15 @@ class RunReport:
         if self.hint:
             lines.append(f"  try: {self.hint}")
         return "\n".join(lines)
+
+
+def _shortened(found: Sequence[Any], what: str) -> list[str]:
+    """The first of several findings of one kind, and how many more there are."""
+    if not found:
+        return []
+    place = f" ({found[0].where})" if found[0].where else ""
+    more = f"; so it is with {len(found) - 1} more {what}" if len(found) > 1 else ""
+    return [f"{found[0]}{place}{more}"]
 
 
 @overload
@@ -304,7 +319,7 @@ def run_faithfully(
         zeroed, _, _ = _interpreted(closed, values, "zero", False, options)
         if zeroed is not None:
             uninitialised = _differences(flat, zeroed)
-    transfers, unmet = observer.replay()
+    account = observer.account()
     stopped: dict[str, Any] = {}
     if observer.stranger is not None:
         sentence, where = observer.stranger
@@ -318,8 +333,10 @@ def run_faithfully(
         uninitialised=uninitialised,
         semaphores_nonzero=findings["semaphores"],
         printed=findings["rest"] if error is None else "",
-        transfers=transfers,
-        unmet=unmet,
+        transfers=account.transfers,
+        unmet=account.unmet,
+        # of one device's copies the trace tells more: how many, and of what size
+        unwaited=account.unwaited if observer.devices > 1 else (),
         deadlock=observer.deadlock,
         devices=observer.devices,
         cores=cores,

@@ -353,6 +353,8 @@ def describe_call(
         remote_bytes=tally.remote_bytes,
         notes=tuple(notes),
         facts=facts_of(counter, refs),
+        collective_id=structure.collective_id,
+        barrier_where=structure.barrier_where,
     )
 
 

@@ -106,6 +106,47 @@ class Unmet:
         )
 
 
+@dataclass(frozen=True)
+class Unwaited:
+    """A copy whose end a device does not wait for before it leaves the kernel.
+
+    Attributes:
+        source, target: devices. at_target: whether it is the target that does not wait.
+        where: file:line of the start, "" when it is not known.
+    """
+
+    source: int
+    target: int
+    at_target: bool
+    where: str
+
+    def __str__(self) -> str:
+        one = self.target if self.at_target else self.source
+        if self.source == self.target:
+            return f"device {one} does not wait for a copy of its own"
+        what = (
+            f"for the copy that device {self.source} sends to it"
+            if self.at_target
+            else f"until its copy to device {self.target} has left"
+        )
+        return f"device {one} does not wait {what}"
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the devices did, put together.
+
+    Attributes:
+        transfers: copies between devices, in rounds.
+        unmet: copies to devices that need not have entered the kernel, one for each pair.
+        unwaited: copies that are not waited for; empty when the devices did not come to an end.
+    """
+
+    transfers: tuple[Transfer, ...]
+    unmet: tuple[Unmet, ...]
+    unwaited: tuple[Unwaited, ...]
+
+
 @dataclass
 class _Player:
     core: Core
@@ -124,6 +165,7 @@ class _Amount:
     left: int
     round: int
     met: frozenset[int]
+    unwaited: Unwaited | None = None
 
 
 @dataclass
@@ -136,10 +178,18 @@ class _Replay:
     sent: list[tuple[int, Core, int, Start]] = field(default_factory=list)
     unmet: dict[Unmet, None] = field(default_factory=dict)
 
-    def put(self, player: _Player, semaphore: int | None, core: Core, amount: int, at: int) -> None:
+    def put(
+        self,
+        player: _Player,
+        semaphore: int | None,
+        core: Core,
+        amount: int,
+        at: int,
+        copy: Unwaited | None = None,
+    ) -> None:
         if semaphore is not None:
             known = player.met | {player.core[0]}
-            self.pools[player.kernel, semaphore, core].append(_Amount(amount, at, known))
+            self.pools[player.kernel, semaphore, core].append(_Amount(amount, at, known, copy))
 
     def take(self, player: _Player, wait: Wait) -> bool:
         pool = self.pools[player.kernel, wait.semaphore, player.core]
@@ -172,8 +222,10 @@ class _Replay:
         elif isinstance(event, Start):
             remote = event.target[0] != player.core[0]
             arrival = player.round + 1 if remote else player.round
-            self.put(player, event.send_semaphore, player.core, event.size_bytes, player.round)
-            self.put(player, event.recv_semaphore, event.target, event.size_bytes, arrival)
+            size, pair = event.size_bytes, (player.core[0], event.target[0])
+            sent, arrived = (Unwaited(*pair, end, event.where) for end in (False, True))
+            self.put(player, event.send_semaphore, player.core, size, player.round, sent)
+            self.put(player, event.recv_semaphore, event.target, size, arrival, arrived)
             if remote:
                 self.sent.append((arrival, player.core, player.position, event))
                 if event.target[0] not in player.met:
@@ -188,16 +240,15 @@ class _Replay:
         return True
 
 
-def replay(
-    events: Mapping[Core, Sequence[Event]],
-) -> tuple[tuple[Transfer, ...], tuple[Unmet, ...]]:
-    """The transfers between devices, in rounds, and those to devices that were not waited for.
+def replay(events: Mapping[Core, Sequence[Event]]) -> Account:
+    """What the devices did, put together from what each of them did.
 
     Args:
         events: what each core of each device did, in its order. It may end early, as in a kernel
             that deadlocked: a wait that nothing ends is then taken as over.
     """
     stage = _Replay(frozenset(device for device, _ in events))
+    complete = True
     players = [_Player(core, events[core]) for core in sorted(events)]
     while waiting := [player for player in players if player.position < len(player.events)]:
         moved = False
@@ -208,6 +259,7 @@ def replay(
             stuck = waiting[0]
             event = stuck.events[stuck.position]
             assert isinstance(event, Wait)
+            complete = False
             stage.take_what_is_there(stuck, event)
             stuck.position += 1
     ordered = sorted(stage.sent, key=lambda item: item[:3])
@@ -223,4 +275,10 @@ def replay(
         )
         for order, (at, core, _, start) in enumerate(ordered)
     )
-    return transfers, tuple(sorted(stage.unmet, key=lambda one: (one.source, one.target)))
+    left = [part.unwaited for pool in stage.pools.values() for part in pool]
+    unwaited = sorted(
+        {copy for copy in left if copy is not None} if complete else (),
+        key=lambda copy: (not copy.at_target, copy.source, copy.target, copy.where),
+    )
+    unmet = sorted(stage.unmet, key=lambda one: (one.source, one.target))
+    return Account(transfers, tuple(unmet), tuple(unwaited))
