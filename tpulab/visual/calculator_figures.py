@@ -23,7 +23,7 @@ from tpulab.roofline import (
 )
 from tpulab.units import bytes_text, seconds_text
 from tpulab.visual.figure import Figure
-from tpulab.visual.roofline import roofline
+from tpulab.visual.roof import roofline
 from tpulab.visual.svg import BLUE, ORANGE, VERMILLION, Drawing
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 560.0, 16.0, 290.0

@@ -28,6 +28,8 @@ MOST_ROUNDS = 8
 #: Devices that one picture shows.
 MOST_DEVICES = 16
 _MOST_ROWS = 64
+# of all rows together; more would make the notebook heavy and nobody would read them
+_MOST_CELLS = 600
 _CELL, _ACROSS, _GAP = 18.0, 4, 46.0
 _LEFT, _MARGIN = 92.0, 34.0
 _FILLS = (SKY, ORANGE, YELLOW, PURPLE, GREEN, VERMILLION, "#CCCCCC", BLUE)
@@ -176,7 +178,7 @@ def _letters(found: Journeys, device: int, after: int) -> str:
 
 def _rows_of_devices(found: Journeys) -> Drawing:
     """Time downwards: states of the devices and the copies between them."""
-    shown = _shown_rounds(len(found.rounds))
+    shown = _shown_rounds(found)
     width, height = _state_size(found)
     column = width + 36.0
     right = _LEFT + _MARGIN + column * found.devices
@@ -217,10 +219,13 @@ def _rows_of_devices(found: Journeys) -> Drawing:
     return drawing
 
 
-def _shown_rounds(rounds: int) -> list[int]:
-    if rounds <= MOST_ROUNDS:
+def _shown_rounds(found: Journeys) -> list[int]:
+    rounds = len(found.rounds)
+    cells = found.devices * max(len(found.places), 8)
+    most = min(max(_MOST_CELLS // cells, 3), MOST_ROUNDS)
+    if rounds <= most:
         return list(range(1, rounds + 1))
-    return [*range(1, MOST_ROUNDS), rounds]
+    return [*range(1, most), rounds]
 
 
 def _state_size(found: Journeys) -> tuple[float, float]:
@@ -306,7 +311,7 @@ def _legend(drawing: Drawing, found: Journeys, y: float) -> float:
     """What the cells mean; returns where the line ends."""
     x = 0.0
     drawing.rectangle(x, y - 11, 14, 14, stroke="currentColor", fill=SKY)
-    drawing.rectangle(x + 1.5, y - 9.5, 11, 11, stroke="#000000", width_of_line=2.0)
+    drawing.rectangle(x + 2.5, y - 8.5, 9, 9, stroke="#000000", width_of_line=2.0)
     first = "arrived in this round" if found.follows_chunks else "written in this round"
     second = "held from before" if found.follows_chunks else "written before"
     drawing.text(x + 20, y, first, size=11)

@@ -14,6 +14,7 @@ function keepKeys(control) {
 }
 
 function timeText(seconds) {
+  if (seconds < 1e-12) return "0";
   for (const [size, unit] of [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]) {
     if (seconds >= size || unit === "ns") {
       const value = seconds / size;

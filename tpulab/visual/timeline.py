@@ -31,7 +31,7 @@ _STEP_OFFSET = {"dma_in": 1}
 _MOST_TRACKS = 4
 _FINEST_PIXELS = 0.6
 # what a widget gets: steps, bars, pixels a step, and the finest gap as a share of a step
-_MOST_STEPS, _MOST_BARS, _STEP_WIDTH, _FINEST_STEP = 64, 700, 120.0, 0.004
+_MOST_STEPS, _MOST_BARS, _STEP_WIDTH, _FINEST_STEP = 64, 500, 120.0, 0.004
 
 #: first cycle, last cycle, grid step, name
 Bar = tuple[float, float, int, str]
