@@ -25,7 +25,7 @@ class Bounds:
     """What one answer may take.
 
     Attributes:
-        seconds: wall-clock time of all five steps together.
+        seconds: wall-clock time for the answer's own code, in all steps that run it.
         memory_bytes: address space of the process that runs it; None for the checker's own limit.
     """
 
@@ -103,8 +103,8 @@ def judge(
 
         def stop() -> None:
             over.set()
+            # its processes end, and with them the step; the compiler has a deadline of its own
             judge_.inquiry.close()
-            judge_.speed.cancel()
 
         timer = threading.Timer(bounds.seconds, stop)
         timer.daemon = True
@@ -121,14 +121,14 @@ def judge(
                 hint="look for a loop that does not end",
             )
             steps = list(verdict.steps)
-            place = next((n for n, step in enumerate(steps) if not step.passed), None)
-            if place is not None:
+            place = next((n for n, step in enumerate(steps) if step.passed is False), None)
+            if place is not None and steps[place].name in ("legal", "correct", "safe"):
                 steps[place] = dataclasses.replace(late, name=steps[place].name)
-                verdict = dataclasses.replace(verdict, steps=tuple(steps), interrupted=False)
+                verdict = dataclasses.replace(verdict, steps=tuple(steps))
         places = _Places(answer, str(file), head.count("\n"))
         plain = places.told(verdict.to_dict())
         output = places.told(verdict.output[-_SHOWN_OUTPUT:])
-    wrong, only = _hidden_failures(plain, hidden)
+    wrong, only = _hidden_failures(plain, exercise.cases, hidden)
     return Judged(plain, output, wrong, only, time.monotonic() - begin, over.is_set())
 
 
@@ -155,7 +155,9 @@ class _Places:
         self.skipped_lines = skipped_lines
         self.lines = answer.source.split("\n")
         # the checker shortens paths in sentences, and may resolve links in them
-        self._pattern = re.compile(rf"(?:[^\s'\"(]*[/\\])?\b{re.escape(_FILE)}\b(?::(\d+))?")
+        self._pattern = re.compile(
+            rf"(?:[^\s'\"(]*[/\\])?\b{re.escape(_FILE)}\b(?:(?::|, line )(\d+))?"
+        )
 
     def told(self, value: Any) -> Any:
         """A value of a verdict, with every place in it translated."""
@@ -195,7 +197,7 @@ class _Places:
 
 
 def _hidden_failures(
-    verdict: Mapping[str, Any], hidden: Sequence[Case]
+    verdict: Mapping[str, Any], shown: Sequence[Case], hidden: Sequence[Case]
 ) -> tuple[tuple[str, ...], bool]:
     """(hidden cases that the answer fails on, whether it fails on nothing else)."""
     failed = next((step for step in verdict["steps"] if step["answer"] == "failed"), None)
@@ -207,6 +209,22 @@ def _hidden_failures(
         wrong = [str(item).rpartition(": ")[0] for item in data["wrong"]]
         missed = tuple(dict.fromkeys(name for name in wrong if name in names))
         return missed, bool(missed) and all(name in names for name in wrong)
+    # a step that stops at the first fault names its shapes; the shown cases come first
     text = f"{failed['summary']} {failed['detail']} {data.get('arguments', '')}"
-    missed = tuple(case.name for case in hidden if str(case) in text)
+    known = {word for case in shown for word in _shape_words(case)}
+    missed = tuple(
+        case.name
+        for case in hidden
+        if any(re.search(rf"(?<![\d×,]){re.escape(word)}(?![\d×,])", text)
+               for word in _shape_words(case) - known)
+    )  # fmt: skip
     return missed, bool(missed)
+
+
+def _shape_words(case: Case) -> set[str]:
+    """How a sentence may write the shapes of a case."""
+    words = {str(case)}
+    for spec in case.arguments:
+        if len(spec.shape) > 1:
+            words |= {str(spec), "×".join(map(str, spec.shape))}
+    return words

@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from itertools import groupby
 from typing import Any
 
 from tpulab.exercises.model import STEPS
@@ -30,7 +31,6 @@ STATUS: Mapping[str, tuple[str, str, str]] = {
 _ANSWERS = {
     "passed": ("✓", "good"),
     "failed": ("✗", "bad"),
-    "not judged": ("–", "none"),
 }
 # a terminal's colours, and characters that turn the direction of a line
 _CONTROL = re.compile(
@@ -123,7 +123,7 @@ def _overview(exercises: Iterable[Mapping[str, Any]]) -> str:
             f"{escaped(item['exercise'])}</a></th>"
             f'<td class="number">{number(item["points"])} of {number(item["max_points"])}</td>'
             f"<td>{badge(item['status'])}</td>{cells}<td>{escaped(_rung(item))}</td>"
-            f"<td>{escaped(_times(item))}</td></tr>"
+            f'<td class="said">{escaped(_times(item))}</td></tr>'
         )
     return (
         '<div class="wide" role="region" aria-label="All exercises" tabindex="0"><table>'
@@ -136,7 +136,8 @@ def _overview(exercises: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cell(answer: str | None) -> str:
-    if answer is None:
+    if answer is None or answer == "not judged":
+        # why it was not judged is said below, where there is room
         return "<td>–</td>"
     mark, kind = _ANSWERS[answer]
     return f'<td><span class="{kind}-text">{mark} {escaped(answer)}</span></td>'
@@ -153,7 +154,10 @@ def _times(item: Mapping[str, Any]) -> str:
     from tpulab.grading.advice import time_text
 
     found = item["predicted_seconds"]
-    return ", ".join(f"{chip} {time_text(seconds)}" for chip, seconds in found.items()) or "–"
+    # a number stays with its unit
+    times = (f"{chip} {time_text(seconds)}".replace(" ", "\N{NO-BREAK SPACE}")
+             for chip, seconds in found.items())  # fmt: skip
+    return ", ".join(times) or "–"
 
 
 def _exercise(item: Mapping[str, Any]) -> str:
@@ -206,13 +210,17 @@ def _source(pieces: Sequence[Mapping[str, Any]]) -> str:
     if not pieces:
         return ""
     blocks = []
-    for piece in pieces:
-        first = piece["first_line"]
-        lines = "\n".join(
-            f"{first + position:>4}  {escaped(line)}"
-            for position, line in enumerate(piece["source"].split("\n"))
-        )
-        blocks.append(f'<p>{escaped(piece["name"])}</p><pre tabindex="0">{lines}</pre>')
+    for name, group in groupby(pieces, key=lambda piece: piece["name"]):
+        lines: list[str] = []
+        for piece in group:
+            first = piece["first_line"]
+            lines += [""] if lines else []
+            lines += [
+                f"{first + position:>4}  {escaped(line)}"
+                for position, line in enumerate(piece["source"].split("\n"))
+            ]
+        text = "\n".join(lines)
+        blocks.append(f'<p>{escaped(name)}</p><pre tabindex="0">{text}</pre>')
     return f"<details><summary>the code that was graded</summary>{''.join(blocks)}</details>"
 
 

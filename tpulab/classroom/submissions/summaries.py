@@ -120,7 +120,10 @@ def as_page(
 
 def _table(lab: str | None, results: Sequence[Mapping[str, Any]], slugs: Mapping[str, str]) -> str:
     names = _exercises(results)
-    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in names)
+    # a long name may break after its track
+    head = "".join(
+        f'<th scope="col">{escaped(name).replace(".", ".<wbr>", 1)}</th>' for name in names
+    )
     rows = []
     for result in results:
         entries = {item["exercise"]: item for item in result["exercises"]}
