@@ -145,12 +145,24 @@ class Work:
         vector_flops: other arithmetic.
         bytes: each argument read once, each result written once.
         dtype: the dtype whose matrix peak bounds the time.
+        collective: what the links between devices have to do at least, for an exercise with a
+            mesh: "all-gather", "reduce-scatter", "all-reduce", "all-to-all", or "permute" when
+            every device sends to one neighbour. Its least time on a slice of the chip, by
+            :func:`tpulab.roofline.links.collective_cost` (both ways of every link in use, and
+            never less than the hops that cannot be avoided), is the bound that ``fast`` and the
+            rungs are held against.
+        link_bytes: what the collective is about: bytes of the whole gathered, reduced or exchanged
+            array, over all devices; for "permute" what one device sends.
+
+    With a mesh all other figures are of one device.
     """
 
     matmul_flops: int
     vector_flops: int
     bytes: int
     dtype: str
+    collective: str = ""
+    link_bytes: int = 0
 
     @property
     def flops(self) -> int:
