@@ -102,3 +102,12 @@ def test_the_tolerance_is_relative(outcome: float, factor: float) -> None:
 def test_html_escapes_what_a_learner_typed() -> None:
     text = Predictions({"<b>": 1}).compare({"<b>": 1})._repr_html_()
     assert "<b>" not in text
+
+
+def test_counts_are_right_or_wrong() -> None:
+    comparison = Predictions({"near": 24, "off by one": 7}, tolerance=0).compare(
+        {"near": 24, "off by one": 6}
+    )
+    assert [near for *_, near in comparison.rows] == [True, False]
+    assert str(comparison).splitlines()[-1] == "1 of 2 exactly right"
+    assert "exactly right" in comparison._repr_html_()

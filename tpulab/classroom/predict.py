@@ -24,7 +24,7 @@ class Comparison:
     Attributes:
         rows: question, prediction (None when none was made), outcome, within the tolerance?
             An outcome is shown once there is a prediction to set beside it.
-        tolerance: relative distance that counts as right.
+        tolerance: relative distance that counts as right; 0 for counts.
     """
 
     rows: tuple[tuple[str, Number | None, Number, bool | None], ...]
@@ -52,7 +52,10 @@ class Comparison:
         ]
 
     def _heading(self) -> tuple[str, str, str, str]:
-        return ("", "you said", "it is", f"within {self.tolerance:.0%}")
+        return ("", "you said", "it is", self._measure())
+
+    def _measure(self) -> str:
+        return f"within {self.tolerance:.0%}" if self.tolerance else "exactly right"
 
     def __str__(self) -> str:
         table = [self._heading(), *self._cells()]
@@ -84,7 +87,7 @@ class Comparison:
                 "not attempted: write your predictions into the cell near the top, run it, "
                 "and then this one"
             )
-        text = f"{self.right} of {len(self.rows)} within {self.tolerance:.0%}"
+        text = f"{self.right} of {len(self.rows)} {self._measure()}"
         if self.made < len(self.rows):
             text += "; an outcome shows once its prediction is written down"
         return text

@@ -138,7 +138,7 @@ def diagnose(exercise: Exercise, wrong: Sequence[Outcome], right: Sequence[Outco
     if ragged_only:
         return Diagnosis(
             "only shapes with a ragged edge are wrong: what lies beyond the edge is not handled",
-            "mask what lies beyond the array before it enters a sum",
+            "mask what lies beyond the array before you use it",
         )
     lucky = sorted({run.fill for run in right} - {run.fill for run in wrong})
     if lucky and any(run.fill == "random" for run in wrong):
@@ -161,6 +161,17 @@ def _not_a_number(run: Outcome, ragged_only: bool) -> Diagnosis | None:
             "the ragged edge is read as data: a block that sticks out of its array holds anything "
             "beyond the edge, here NaN, and it enters the sum",
             "mask every block you read with jnp.where before you use it; NaN times zero is NaN",
+            "sum",
+        )
+    read_early = any(
+        warning.get("rule") == "uninitialised-read" for warning in run.kernel.get("warnings") or ()
+    )
+    if not strange.all() and read_early:
+        return Diagnosis(
+            "an accumulator is initialised for some blocks of the output only: the first step of "
+            "the others adds to whatever VMEM held, here NaN",
+            "clear it in the first step of every block: @pl.when(pl.program_id(axis) == 0) for the "
+            "axis that adds up, and for no other",
             "sum",
         )
     if not strange.all():

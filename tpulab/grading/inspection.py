@@ -149,6 +149,7 @@ def _describe_call(call: Any) -> dict[str, Any]:
                 "is_pipelined": bool(operand.is_pipelined),
                 "array_bytes": int(operand.array_bytes),
                 "moved_bytes": int(operand.moved_bytes),
+                "least_bytes": int(operand.least_bytes),
                 "buffer_count": int(operand.buffer_count),
                 "block_bytes_padded": int(operand.block_bytes_padded),
                 "where": operand.where,
