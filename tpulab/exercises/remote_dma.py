@@ -57,7 +57,6 @@ def _exercise(
     *,
     oracle: Callable[[np.ndarray], np.ndarray],
     slots: int | None = None,
-    link_shards: Callable[[int], int] = lambda devices: 1,
     rungs: tuple[Rung, ...],
     hints: tuple[str, ...],
     suspects: tuple[Suspect, ...],
@@ -67,7 +66,6 @@ def _exercise(
 
     Args:
         slots: how many shards a device ends with, None for one without a dimension of its own.
-        link_shards: devices → shards that the busiest link has to carry one way.
     """
 
     def result(specs: tuple[ArgumentSpec, ...]) -> ArgumentSpec:
@@ -83,8 +81,8 @@ def _exercise(
             # of one device: its shard is read, what it ends with is written
             bytes=shard_bytes * (1 + (slots or 1)),
             dtype=specs[0].dtype,
-            link_bytes=shard_bytes * link_shards(devices),
-            link_hops=1,
+            collective="permute",
+            link_bytes=shard_bytes,
         )
 
     return Exercise(
@@ -242,8 +240,6 @@ BOTH_NEIGHBOURS = _exercise(
     "Shards of left neighbour, own, right neighbour: dtype[rows, 128] -> dtype[3, rows, 128].",
     oracle=lambda shards: np.stack([_from_left(shards), shards, _from_right(shards)], axis=1),
     slots=3,
-    # two devices are each other's left and right neighbour over one link
-    link_shards=lambda devices: 2 if devices == 2 else 1,
     rungs=(Rung("both directions of every link at once", 0.8),),
     hints=(
         "What you send to the right is what your right neighbour has on its *left*: it belongs "

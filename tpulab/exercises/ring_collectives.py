@@ -33,16 +33,6 @@ def _wrong(function: str, step: str, mistake: str, *says: str) -> KnownWrong:
     return KnownWrong(f"{_WRONG}:{function}", step, mistake, says)
 
 
-def _two_links(devices: int, total_bytes: int) -> int:
-    """Bytes over the busiest link, one way, when both links of every device work all the time.
-
-    (devices - 1) / devices of the whole array must come into each device; see
-    :mod:`tpulab.roofline.collectives`. Two devices have one link between them.
-    """
-    links = 1 if devices == 2 else 2
-    return total_bytes * (devices - 1) // devices // links
-
-
 # all-gather --------------------------------------------------------------------------------------
 
 
@@ -62,8 +52,8 @@ def _gather_work(specs: tuple[ArgumentSpec, ...]) -> Work:
         vector_flops=0,
         bytes=total // devices + total,
         dtype=specs[0].dtype,
-        link_bytes=_two_links(devices, total),
-        link_hops=devices // 2,
+        collective="all-gather",
+        link_bytes=total,
     )
 
 
@@ -196,8 +186,8 @@ def _scatter_work(specs: tuple[ArgumentSpec, ...]) -> Work:
         vector_flops=(devices - 1) * chunk_elements,
         bytes=total + total // devices,
         dtype=specs[0].dtype,
-        link_bytes=_two_links(devices, total),
-        link_hops=devices // 2,
+        collective="reduce-scatter",
+        link_bytes=total,
     )
 
 
@@ -326,8 +316,8 @@ def _reduce_work(specs: tuple[ArgumentSpec, ...]) -> Work:
         vector_flops=(devices - 1) * elements // devices,
         bytes=2 * total,
         dtype=specs[0].dtype,
-        link_bytes=2 * _two_links(devices, total),
-        link_hops=2 * (devices // 2),
+        collective="all-reduce",
+        link_bytes=total,
     )
 
 
@@ -349,10 +339,10 @@ ALL_REDUCE = Exercise(
     name="ring_collectives.all_reduce",
     title="All-reduce",
     statement=(
-        "Every device ends with the whole sum. Sending whole arrays round the ring would work, and "
-        "on eight devices take eight times as long as it must. Reduce-scatter first, then all-gather "
-        "the chunks, in one kernel. Then the same both ways round: half of each chunk to the right, half to the "
-        "left. rows is a multiple of 16 × devices."
+        "Every device ends with the whole sum. Sending whole arrays round the ring would work, "
+        "and on eight devices take eight times as long as it must. Reduce-scatter first, then "
+        "all-gather the chunks, in one kernel. Then the same both ways round: half of each chunk "
+        "to the right, half to the left. rows is a multiple of 16 × devices."
     ),
     signature=(
         "def all_reduce(partial: jax.Array) -> jax.Array:\n"
@@ -383,7 +373,7 @@ ALL_REDUCE = Exercise(
     ),
     rungs=(
         Rung("chunks, one way", 0.42),
-        Rung("chunks, both ways", 0.8),
+        Rung("chunks, both ways", 0.85),
     ),
     suspects=(
         Suspect(

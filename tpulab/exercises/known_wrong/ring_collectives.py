@@ -383,7 +383,7 @@ def reduce_scatter_outside(partials: jax.Array) -> jax.Array:
 
 
 def all_reduce_whole_arrays(partial: jax.Array) -> jax.Array:
-    """Right, but every device's whole array goes round the ring: devices times the time of the best."""
+    """Right, but every device's whole array goes all the way round the ring."""
     devices = lax.axis_size("ring")
     rows, columns = partial.shape[0] // devices, partial.shape[1]
 
