@@ -9,86 +9,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.experimental import pallas as pl
 
+from tests.visual.helpers import call_of, check_figure, contrast, matmul_call
 from tpulab.errors import UsageError
-from tpulab.kernel import PallasCall, trace
+from tpulab.kernel import trace
+from tpulab.units import bytes_text, seconds_text
 from tpulab.visual import blocks_in_motion, roofline
 from tpulab.visual.blocks import FRAMES, frames, shown_steps
-from tpulab.visual.figure import Figure, bytes_text, seconds_text
 from tpulab.visual.svg import Drawing, number
-
-MOST_BYTES = 300_000
-
-
-def call_of(
-    shape: tuple[int, ...],
-    block: tuple[int, ...],
-    grid: tuple[int, ...],
-    index_map: Callable[..., tuple[Any, ...]],
-) -> PallasCall:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        out_ref[...] = x_ref[...]
-
-    def copy(x: jax.Array) -> jax.Array:
-        spec = pl.BlockSpec(block, index_map)
-        return pl.pallas_call(
-            kernel,
-            grid=grid,
-            in_specs=[spec],
-            out_specs=spec,
-            out_shape=jax.ShapeDtypeStruct(shape, jnp.float32),
-        )(x)
-
-    return trace(copy, jax.ShapeDtypeStruct(shape, jnp.float32)).calls[0]
-
-
-def matmul_call(size: int, block: int) -> PallasCall:
-    def kernel(lhs_ref: Any, rhs_ref: Any, out_ref: Any) -> None:
-        out_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
-
-    def matmul(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel,
-            grid=(size // block,) * 3,
-            in_specs=[
-                pl.BlockSpec((block, block), lambda i, j, k: (i, k)),
-                pl.BlockSpec((block, block), lambda i, j, k: (k, j)),
-            ],
-            out_specs=pl.BlockSpec((block, block), lambda i, j, k: (i, j)),
-            out_shape=jax.ShapeDtypeStruct((size, size), jnp.float32),
-        )(lhs, rhs)
-
-    array = jax.ShapeDtypeStruct((size, size), jnp.bfloat16)
-    return trace(matmul, array, array).calls[0]
-
-
-def check_figure(figure: Figure) -> ET.Element:
-    """What holds for every figure; returns its parsed SVG."""
-    root = ET.fromstring(figure.svg)
-    assert root.get("role") == "img"
-    assert root.get("aria-label") == figure.alt
-    assert figure.alt.endswith(".")
-    bundle = figure._repr_mimebundle_()
-    assert set(bundle) == {"text/html", "image/svg+xml", "text/plain"}
-    assert sum(map(len, bundle.values())) < MOST_BYTES
-    assert figure.alt in bundle["text/plain"]
-    for row in figure.rows:
-        assert len(row) == len(figure.header)
-    assert "nan" not in figure.svg
-    width, height = float(root.get("width", 0)), float(root.get("height", 0))
-    for rectangle in root.iter("{http://www.w3.org/2000/svg}rect"):
-        if rectangle.get("x") is None:
-            continue
-        right = float(rectangle.get("x", 0)) + float(rectangle.get("width", 0))
-        bottom = float(rectangle.get("y", 0)) + float(rectangle.get("height", 0))
-        assert -0.01 <= right <= width + 0.01
-        assert -0.01 <= bottom <= height + 0.01
-    return root
 
 
 def test_moves_of_a_matmul_are_the_known_ones() -> None:
@@ -191,20 +123,13 @@ def test_a_saved_figure_is_readable_on_white(tmp_path: Any) -> None:
     assert "background:#ffffff" in (root.get("style") or "")
 
 
-def _luminance(colour: str) -> float:
-    parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
-
-
 def test_areas_stand_out_from_light_and_dark_pages() -> None:
     from tpulab.visual import svg
 
     # WCAG 1.4.11 asks 3:1 of graphics; outlines in currentColor carry the rest for light fills
     for colour in (svg.BLUE, svg.GREEN, svg.VERMILLION):
         for page in ("#ffffff", "#111111"):
-            low, high = sorted((_luminance(colour), _luminance(page)))
-            assert (high + 0.05) / (low + 0.05) >= 3.0, (colour, page)
+            assert contrast(colour, page) >= 3.0, (colour, page)
 
 
 def test_drawing_escapes_text() -> None:

@@ -11,42 +11,10 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 
+from tests.visual.helpers import SVG, made_up
 from tpulab.errors import UsageError
-from tpulab.simulator.timeline import Event, PieceTime, Timeline
+from tpulab.simulator.timeline import Event
 from tpulab.visual import ladder_waterfall, pipeline_timeline
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def made_up(steps: int, events: tuple[Event, ...] | None = None) -> Timeline:
-    """A pipeline in which every step copies for 100 cycles and computes for 60."""
-    if events is None:
-        made = []
-        for step in range(steps):
-            made.append(Event("dma_in", "input 0", 100 * step, 100 * step + 100, step + 1))
-            made.append(Event("mxu", "matmul", 100 * step + 100, 100 * step + 160, step + 2))
-        events = tuple(made)
-    cycles = 100.0 * steps + 60
-    return Timeline(
-        chip="v5e",
-        compiler_version="libtpu test",
-        clock_hertz=1e9,
-        cycles=cycles,
-        seconds=cycles / 1e9,
-        pieces=(PieceTime("kernel", "kernel", 0, cycles),),
-        events=events,
-        events_complete=True,
-        busy_cycles={"dma_in": 100.0 * steps, "mxu": 60.0 * steps},
-        stall_cycles={"waiting for DMA: input 0": cycles - 60 * steps},
-        hbm_read_bytes=4096 * steps,
-        hbm_written_bytes=0,
-        dma_count=steps,
-        load_count=steps,
-        store_count=0,
-        bundles_issued=60 * steps,
-        steps=1,
-        limiting_unit="dma_in",
-    )
 
 
 def bars(svg: str) -> list[ET.Element]:

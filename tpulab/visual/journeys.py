@@ -15,7 +15,7 @@ class Sent(Protocol):
     """A copy from one device to another, as the faithful interpreter reports it.
 
     ``round`` counts from 1; ``target_index`` is (start, size) per dimension of the buffer that the
-    copy is written into, None where that is not known.
+    copy is written into, None for the whole buffer.
     """
 
     @property
@@ -85,13 +85,16 @@ def journeys(source: Any, devices: int | None = None) -> Journeys:
 
     Args:
         source: a `RunReport`, whose ``transfers`` are taken, or the transfers themselves.
-        devices: how many there are; as many as the transfers name unless given.
+        devices: how many there are; those of the report, or as many as the transfers name, unless
+            given.
 
     Raises:
         UsageError: there are no transfers, or they name a device beyond the last.
     """
     found: Iterable[Sent] = source.transfers if hasattr(source, "transfers") else source
     transfers = list(found)
+    if devices is None and getattr(source, "devices", 1) > 1:
+        devices = int(source.devices)
     if not transfers:
         raise UsageError(
             "no device sent anything to another one",
@@ -122,7 +125,7 @@ def letter(position: int) -> str:
 def place_text(place: Place) -> str:
     """A place as one would index it: ``[128:256, :512]``."""
     if place is None:
-        return "not known"
+        return "the whole buffer"
     return "[" + ", ".join(f"{start or ''}:{start + size}" for start, size in place) + "]"
 
 

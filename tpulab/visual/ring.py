@@ -68,14 +68,18 @@ def ring_in_motion(source: Any, devices: int | None = None, step: int | None = N
         drawing = round_picture(found, step)
     else:
         raise UsageError(f"there is no round {step}: rounds go from 1 to {len(found.rounds)}")
-    shown = found.rounds if step is None else found.rounds[max(step - 1, 0) : step]
-    first = 1 if step is None else max(step, 1)
+    if step == 0:
+        header: tuple[str, ...] = ("device", "holds")
+        rows = tuple((f"device {d}", _letters(found, d, 0)) for d in range(found.devices))
+    else:
+        header = ("round", "from", "to", "bytes", "chunk" if found.follows_chunks else "into", "at")
+        rows = _table(found, step)
     return Figure(
         title=f"{found.devices} devices in {_plural(len(found.rounds), 'round')}",
         alt=alt,
         svg=drawing.render(alt),
-        header=("round", "from", "to", "bytes", "chunk" if found.follows_chunks else "into", "at"),
-        rows=_table(found, shown, first),
+        header=header,
+        rows=rows,
     )
 
 
@@ -122,9 +126,8 @@ def _hop_text(hop: int, devices: int) -> str:
     return "the one before it" if hop == devices - 1 else f"the one {hop} further on"
 
 
-def _table(
-    found: Journeys, shown: tuple[tuple[Sent, ...], ...], first: int
-) -> tuple[tuple[str, ...], ...]:
+def _table(found: Journeys, step: int | None) -> tuple[tuple[str, ...], ...]:
+    shown = found.rounds if step is None else (found.rounds[step - 1],)
     rows: list[tuple[str, ...]] = [
         (
             str(number),
@@ -134,7 +137,7 @@ def _table(
             found.letter(one),
             place_text(one.target_index),
         )
-        for number, transfers in enumerate(shown, start=first)
+        for number, transfers in enumerate(shown, start=step or 1)
         for one in transfers
     ]
     if len(rows) > _MOST_ROWS:
@@ -222,7 +225,7 @@ def _rows_of_devices(found: Journeys) -> Drawing:
 def _shown_rounds(found: Journeys) -> list[int]:
     rounds = len(found.rounds)
     cells = found.devices * max(len(found.places), 8)
-    most = min(max(_MOST_CELLS // cells, 3), MOST_ROUNDS)
+    most = min(max(_MOST_CELLS // cells, 2), MOST_ROUNDS)
     if rounds <= most:
         return list(range(1, rounds + 1))
     return [*range(1, most), rounds]
@@ -245,25 +248,25 @@ def _state(drawing: Drawing, found: Journeys, device: int, after: int, x: float,
         (_CELL * (position % _ACROSS), _CELL * (position // _ACROSS))
         for position in range(len(found.places))
     ]
-    shapes = [f'<g transform="translate({number(x)} {number(y)})" text-anchor="middle">']
-    for position, (left, top) in enumerate(corners):
-        if position in held:
-            fill = _FILLS[position % len(_FILLS)]
-            shapes.append(f'<path d="M{left:g} {top:g}{square}" fill="{fill}"/>')
     outlines = "".join(f"M{left:g} {top:g}{square}" for left, top in corners)
-    shapes.append(f'<path d="{outlines}" fill="none" stroke="currentColor" opacity="0.6"/>')
+    shapes = [
+        f'<g transform="translate({number(x)} {number(y)})" text-anchor="middle" font-size="11"'
+        f' fill="{ON_FILL}">'
+        f'<path d="{outlines}" fill="none" stroke="currentColor" opacity="0.6"/>'
+    ]
+    for position in held:
+        left, top = corners[position]
+        fill = _FILLS[position % len(_FILLS)]
+        shapes.append(f'<path d="M{left:g} {top:g}{square}" fill="{fill}"/>')
     for position, arrived in held.items():
         left, top = corners[position]
-        new = bool(after) and arrived == after
-        if new:
+        look = ' fill="#ffffff"' if _FILLS[position % len(_FILLS)] == BLUE else ""
+        if after and arrived == after:
             frame = f"M{left + 2:g} {top + 2:g}h{_CELL - 4:g}v{_CELL - 4:g}h-{_CELL - 4:g}z"
             shapes.append(f'<path d="{frame}" fill="none" stroke="#000000" stroke-width="2"/>')
-        colour = "#ffffff" if _FILLS[position % len(_FILLS)] == BLUE else ON_FILL
-        bold = ' font-weight="600"' if new else ""
+            look += ' font-weight="600"'
         shapes.append(
-            f'<text x="{left + _CELL / 2:g}" y="{top + _CELL - 5:g}" font-size="11"'
-            f' fill="{colour}"'
-            f"{bold}>{letter(position)}</text>"
+            f'<text x="{left + _CELL / 2:g}" y="{top + _CELL - 5:g}"{look}>{letter(position)}</text>'
         )
     drawing.insert("".join([*shapes, "</g>"]))
 

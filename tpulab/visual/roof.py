@@ -145,7 +145,7 @@ def _roofline(
                 mark.name,
                 _intensity(mark),
                 f"{mark.reached / 1e12:,.1f}",
-                f"{mark.reached / known[mark.chip].peak(dtype):.0%}",
+                _share(mark.reached / known[mark.chip].peak(dtype)),
                 _limit(mark.intensity, known[mark.chip], dtype),
                 known[mark.chip].name,
             )
@@ -309,13 +309,13 @@ def _list(
     y += 8
     for mark in marks:
         if mark.layer.startswith("point"):
-            share = f"{mark.reached / chips[0].peak(dtype):.0%} of {chips[0].name}"
+            share = f"{_share(mark.reached / chips[0].peak(dtype))} of {chips[0].name}"
             _entry(drawing, x, y, mark, f": {share}")
             y += 19
     for place, version in enumerate(climbed):
         own = [mark for mark in marks if mark.layer == f"rung{place}"]
         shares = [
-            f"{mark.reached / chips[mark.chip].peak(dtype):.0%} of {chips[mark.chip].name}"
+            f"{_share(mark.reached / chips[mark.chip].peak(dtype))} of {chips[mark.chip].name}"
             for mark in own
         ]
         entry = own[0] if own else _Mark(str(place + 1), version.name, 0, 1, 1, f"rung{place}")
@@ -338,6 +338,10 @@ def _intensity(mark: _Mark) -> str:
     return f"{mark.intensity:,.0f}" if mark.intensity >= 10 else f"{mark.intensity:.3g}"
 
 
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.2g}%"
+
+
 def _letter(place: int) -> str:
     """A … Z, then AA, AB, …"""
     head = _letter(place // 26 - 1) if place >= 26 else ""
@@ -354,7 +358,7 @@ def _sentence(
     first = chips[0]
     parts = [
         f"{mark.name} at {_intensity(mark)} FLOP/byte stands at "
-        f"{mark.reached / first.peak(dtype):.0%} of {first.name}, "
+        f"{_share(mark.reached / first.peak(dtype))} of {first.name}, "
         f"{_limit(mark.intensity, first, dtype)}-bound"
         for mark in marks
         if mark.layer.startswith("point")
@@ -365,12 +369,12 @@ def _sentence(
         way = [mark for mark in marks if mark.chip == index and mark.layer.startswith("rung")]
         if len(way) == 1:
             share = way[0].reached / chip.peak(dtype)
-            parts.append(f"{way[0].name} reaches {share:.0%} of the peak of {chip.name}")
+            parts.append(f"{way[0].name} reaches {_share(share)} of the peak of {chip.name}")
         elif way:
             low, high = (mark.reached / chip.peak(dtype) for mark in (way[0], way[-1]))
             parts.append(
-                f"{len(way)} versions climb from {low:.0%} of the peak of {chip.name} "
-                f"({way[0].name}) to {high:.0%} ({way[-1].name}, "
+                f"{len(way)} versions climb from {_share(low)} of the peak of {chip.name} "
+                f"({way[0].name}) to {_share(high)} ({way[-1].name}, "
                 f"{rate_text(way[-1].reached, 'FLOP/s')})"
             )
         elif climbed:
