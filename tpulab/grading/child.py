@@ -13,7 +13,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpulab.errors import TpulabError
@@ -115,6 +115,8 @@ class _Session:
         self.function: Callable[..., Any] | None = None
         self.returned = ""
         self.limits = Limits()
+        # of an exercise for several devices: the mesh axis that they stand on
+        self.mesh_axis: str | None = None
         self.compiled: dict[Any, Callable[..., Any]] = {}
         self.programs: dict[int, Callable[..., Any]] = {}
 
@@ -142,6 +144,12 @@ class _Session:
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Unpickle or import the function."""
         reply, _ = self.enter(request, [])
+        self.mesh_axis = request.get("mesh_axis")
+        if self.mesh_axis is not None:
+            from tpulab.kernel import start_host_devices
+
+            # before the learner's code, which may start JAX's backend
+            start_host_devices(request["devices"])
         if request["kind"] == "pickle":
             import cloudpickle
 
@@ -164,7 +172,7 @@ class _Session:
 
         assert self.function is not None
         specs = _specs(request["specs"])
-        result = inspect_kernel(self._probe(), specs, request["chips"])
+        result = inspect_kernel(self._probe(specs), specs, request["chips"])
         result["returned"] = self.returned
         return result, []
 
@@ -175,7 +183,8 @@ class _Session:
         from tpulab.compiler.artifact import lower
 
         assert self.function is not None
-        artifact = lower(self.function, *_specs(request["specs"]), chip=request["chip"])
+        specs = _specs(request["specs"])
+        artifact = lower(self._on_mesh(self.function, specs), *specs, chip=request["chip"])
         return {}, [artifact.to_bytes()]
 
     def export(
@@ -185,7 +194,8 @@ class _Session:
         from tpulab.grading.inspection import exported_function
 
         assert self.function is not None
-        data = exported_function(self._probe(), _specs(request["specs"]))
+        specs = _specs(request["specs"])
+        data = exported_function(self._probe(specs), specs)
         return ({"in_process": True}, []) if data is None else ({}, [data])
 
     def run_program(
@@ -210,7 +220,7 @@ class _Session:
         arrays = wire.unpack_arrays(request["arrays"], blobs)
         key = tuple((array.shape, array.dtype.name) for array in arrays)
         if key not in self.compiled:
-            self.compiled[key] = fast_function(self._probe(), arrays)
+            self.compiled[key] = fast_function(self._probe(arrays), arrays)
         return self._outputs(self.compiled[key](*arrays))
 
     def faithful(
@@ -221,9 +231,19 @@ class _Session:
 
         assert self.function is not None
         arrays = wire.unpack_arrays(request["arrays"], blobs)
-        outputs, report = faithful_run(self._probe(), arrays)
+        outputs, report = faithful_run(self._probe(arrays), arrays)
         reply, out_blobs = self._outputs(outputs)
         return reply | {"report": report}, out_blobs
+
+    def transfers(
+        self, request: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """What the devices send each other, for shapes whose values do not matter."""
+        from tpulab.grading.inspection import transfers_of
+
+        assert self.function is not None
+        specs = _specs(request["specs"])
+        return transfers_of(self._probe(specs), specs), []
 
     def _outputs(self, outputs: Any) -> tuple[dict[str, Any], list[bytes]]:
         import jax
@@ -234,8 +254,16 @@ class _Session:
         )
         return {"arrays": described}, blobs
 
-    def _probe(self) -> Callable[..., Any]:
-        """The function, noting what kind of thing it returns."""
+    def _on_mesh(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """The function on as many devices as the first dimension counts, if it is for several."""
+        if self.mesh_axis is None:
+            return function
+        from tpulab.kernel import on_devices
+
+        return on_devices(function, arguments[0].shape[0], self.mesh_axis)
+
+    def _probe(self, arguments: Sequence[Any]) -> Callable[..., Any]:
+        """The function for arguments of these shapes, noting what kind of thing it returns."""
         function = self.function
         assert function is not None
 
@@ -248,7 +276,8 @@ class _Session:
 
         with contextlib.suppress(AttributeError, TypeError):
             functools.update_wrapper(probe, function)
-        return probe
+        mapped: Callable[..., Any] = self._on_mesh(probe, arguments)
+        return mapped
 
 
 def _whole(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tpulab.exercises.model import ArgumentSpec, Exercise
+from tpulab.exercises.model import ArgumentSpec, Case, Exercise
 from tpulab.exercises.values import make_arguments
 from tpulab.grading import places
 from tpulab.grading.comparing import Diagnosis, Outcome, describe, diagnose, outcome
@@ -36,6 +36,8 @@ def correct(inquiry: Inquiry, take_artifacts: Callable[[], None]) -> StepResult:
         if problem is not None:
             return failed("correct", problem)
     take_artifacts()
+    if exercise.mesh_axis is not None:
+        return _on_mesh(inquiry)
     wrong: list[Outcome] = []
     right: list[Outcome] = []
     for label, case, fill in inquiry.begin_runs():
@@ -49,6 +51,12 @@ def correct(inquiry: Inquiry, take_artifacts: Callable[[], None]) -> StepResult:
         arguments = make_arguments(case.arguments, fill, inquiry.seed)
         run = outcome(exercise, case, fill, inquiry.seed, arguments, got, kernel)
         (right if run.passed else wrong).append(run)
+    return _judged(inquiry, wrong, right)
+
+
+def _judged(inquiry: Inquiry, wrong: list[Outcome], right: list[Outcome]) -> StepResult:
+    """The step, when every run has a result."""
+    exercise = inquiry.exercise
     if wrong:
         return _wrong_numbers(inquiry, wrong, right)
     for specs, kernel in inquiry.kernels.items():
@@ -56,12 +64,52 @@ def correct(inquiry: Inquiry, take_artifacts: Callable[[], None]) -> StepResult:
         if problem is not None:
             return failed("correct", problem)
     shapes = len({run.case.arguments for run in right})
+    counts = sorted({exercise.devices(run.case.arguments) for run in right})
+    where = ""
+    if exercise.mesh_axis is not None:
+        *most, last = map(str, counts)
+        where = f" on {', '.join(most)} and {last} devices" if most else f" on {last} devices"
     return StepResult(
         "correct",
         True,
-        f"equals the float64 oracle on {len(right)} inputs of {shapes} shapes; the work is "
-        "done in the kernel",
-        data={"runs": len(right), "shapes": shapes, "isolated": inquiry.isolated},
+        f"equals the float64 oracle on {len(right)} inputs of {shapes} shapes{where}; the work is "
+        f"done in the kernel{'s' if exercise.mesh_axis is not None else ''}",
+        data={"runs": len(right), "shapes": shapes, "isolated": inquiry.isolated}
+        | ({"devices": counts} if exercise.mesh_axis is not None else {}),
+    )
+
+
+def _on_mesh(inquiry: Inquiry) -> StepResult:
+    """Runs on several devices, by the faithful interpreter.
+
+    Numbers that are wrong because a device waits for ever, or does not wait, say nothing about
+    what the kernel computes: the next step says what it is.
+    """
+    wrong: list[Outcome] = []
+    right: list[Outcome] = []
+    for label, case, fill in inquiry.begin_runs():
+        kernel = inquiry.kernels[case.arguments]
+        devices = inquiry.exercise.devices(case.arguments)
+        got = inquiry.result_on_mesh(label, f"it runs on {devices} devices", case.arguments)
+        report = inquiry.reports[label]
+        if got is None and report.get("unsupported"):
+            return StepResult("correct", None, f"cannot be judged here: {report['unsupported']}")
+        if got is None:
+            return _left_to_safe(case, devices)
+        arguments = make_arguments(case.arguments, fill, inquiry.seed)
+        run = outcome(inquiry.exercise, case, fill, inquiry.seed, arguments, got, kernel)
+        if not run.passed and report.get("explains"):
+            return _left_to_safe(case, devices)
+        (right if run.passed else wrong).append(run)
+    return _judged(inquiry, wrong, right)
+
+
+def _left_to_safe(case: Case, devices: int) -> StepResult:
+    return StepResult(
+        "correct",
+        None,
+        f"on {devices} devices ({case}) there is no result that could be held against the oracle: "
+        "the devices do not wait for each other as they must, see safe",
     )
 
 
@@ -136,6 +184,13 @@ def _outside(exercise: Exercise, kernel: Mapping[str, Any], where: str) -> Probl
         if item["primitive"] in exercise.allowed_outside:
             continue
         shape = "×".join(map(str, item["shape"])) or "host"
+        if item["primitive"] == "repeat":
+            return Problem(
+                f"an array is repeated in HBM before the kernel reads it: {shape} elements",
+                detail="what is written out again takes memory and bandwidth, and says nothing new",
+                hint="let index maps repeat it: steps may ask for the same block",
+                where=str(item.get("where") or ""),
+            )
         return Problem(
             f"part of the work is done outside the kernel: {item['primitive']} on a {shape} array",
             detail="outside, only casts and changes of shape are free; XLA would do the rest",

@@ -44,6 +44,8 @@ class Inquiry:
         self._runner: Conversation | None = None
         # runs that only the learner's process can do: they print, or call back
         self._in_process: set[str] = set()
+        #: what the faithful interpreter said of the runs on several devices, by label
+        self.reports: dict[str, Mapping[str, Any]] = {}
 
     @property
     def output(self) -> str:
@@ -62,11 +64,21 @@ class Inquiry:
         seconds = limits.stage_seconds
         self._learner = Conversation(limits)
         common = {"limits": limits.to_dict(), "sys_path": search_path()}
+        mesh: dict[str, Any] = {}
+        if exercise.mesh_axis is not None:
+            every = [*self.shapes().values(), exercise.faithful]
+            mesh = {
+                "mesh_axis": exercise.mesh_axis,
+                "devices": max(exercise.devices(specs) for specs in every),
+            }
         self._learner.send(
             "load",
             "load",
             seconds,
-            shipment.request | common | {"folder": self._learner.folder, "arity": exercise.arity},
+            shipment.request
+            | common
+            | mesh
+            | {"folder": self._learner.folder, "arity": exercise.arity},
             [shipment.data],
         )
         for label, specs in self.shapes().items():
@@ -77,6 +89,9 @@ class Inquiry:
             for chip in self.chips:
                 header = {"specs": _plain(exercise.speed), "chip": chip}
                 self._learner.send(f"lower {chip}", "lower", seconds, header)
+        if mesh:
+            self._start_on_mesh()
+            return
         if self.last >= STEPS.index("correct"):
             self._runner = Conversation(limits)
             self._runner.send("enter", "enter", seconds, common | {"folder": self._runner.folder})
@@ -89,6 +104,32 @@ class Inquiry:
             self._learner.send(
                 "faithful", "faithful", limits.faithful_seconds, {"arrays": described}, blobs
             )
+
+    def _start_on_mesh(self) -> None:
+        """Queue the runs on several devices: the plain interpreter knows no other device."""
+        assert self._learner is not None
+        exercise, limits = self.exercise, self.limits
+        if self.last >= STEPS.index("correct"):
+            for label, case, fill in self._runs():
+                self._send_faithful(label, case.arguments, fill)
+        if self.last >= STEPS.index("safe"):
+            self._send_faithful("faithful", exercise.faithful, "random")
+        if self.last >= STEPS.index("fast"):
+            wanted = {"specs": _plain(exercise.speed)}
+            self._learner.send("transfers", "transfers", limits.faithful_seconds, wanted)
+
+    def _send_faithful(self, label: str, specs: tuple[ArgumentSpec, ...], fill: str) -> None:
+        assert self._learner is not None
+        described, blobs = wire.pack_arrays(make_arguments(specs, fill, self.seed))
+        seconds = self.limits.faithful_seconds
+        self._learner.send(label, "faithful", seconds, {"arrays": described}, blobs)
+
+    def _runs(self) -> list[tuple[str, Case, str]]:
+        return [
+            (f"run {number} {fill}", case, fill)
+            for number, case in enumerate(self.exercise.cases)
+            for fill in case.fills
+        ]
 
     def shapes(self) -> dict[str, tuple[ArgumentSpec, ...]]:
         """The sets of shapes that the function is traced for, by label; speed first."""
@@ -125,6 +166,10 @@ class Inquiry:
             EndedError: the function cannot be exported.
         """
         assert self._learner is not None
+        if self.exercise.mesh_axis is not None:
+            runs = self._runs()
+            self._in_process.update(label for label, _, _ in runs)
+            return runs
         assert self._runner is not None
         self._runner.answer("enter", "it starts")
         runs = []
@@ -155,6 +200,23 @@ class Inquiry:
         process = self._learner if label in self._in_process else self._runner
         assert process is not None
         answer, blobs = process.answer(label, doing)
+        return self.one_array(answer, blobs, specs)
+
+    def result_on_mesh(
+        self, label: str, doing: str, specs: tuple[ArgumentSpec, ...]
+    ) -> np.ndarray | None:
+        """As :meth:`result`, of a run on several devices; what was seen goes to ``reports``.
+
+        Returns:
+            None when the run had to be stopped, for the reason in the report.
+
+        Raises:
+            EndedError: the process ended, or what came is no such array.
+        """
+        answer, blobs = self.answer(label, doing)
+        report = self.reports[label] = dict(answer.get("report") or {})
+        if not answer.get("arrays") and (report.get("messages") or report.get("unsupported")):
+            return None
         return self.one_array(answer, blobs, specs)
 
     @property

@@ -205,6 +205,10 @@ def _work_outside(jaxpr: Any) -> list[tuple[str, list[int], str | None]]:
     found: list[tuple[str, list[int], str | None]] = []
     for equation in _walk(jaxpr):
         name = equation.primitive.name
+        if _repeats(equation):
+            shape = list(equation.outvars[0].aval.shape)
+            found.append(("repeat", shape, jax_internals.equation_location(equation)))
+            continue
         if name in _KERNELS or name in _FREE_OUTSIDE:
             continue
         if any(word in name for word in _CALLBACKS):
@@ -228,6 +232,19 @@ def _work_outside(jaxpr: Any) -> list[tuple[str, list[int], str | None]]:
     return found
 
 
+def _repeats(equation: Any) -> bool:
+    """Whether an array is written out several times over: more bytes, and nothing new in them."""
+    name = equation.primitive.name
+    if name not in ("broadcast_in_dim", "concatenate", "gather", "tile"):
+        return False
+    sizes = [math.prod(getattr(item.aval, "shape", ())) for item in equation.invars]
+    if not _SMALL < max(sizes) <= math.prod(equation.outvars[0].aval.shape) // 2:
+        return False
+    if name == "concatenate":
+        return len({id(item) for item in equation.invars}) < len(sizes)
+    return True
+
+
 def _interpreted(jaxpr: Any) -> Iterator[bool]:
     for equation in _walk(jaxpr):
         if equation.primitive.name in _KERNELS:
@@ -236,19 +253,29 @@ def _interpreted(jaxpr: Any) -> Iterator[bool]:
 
 def _results_come_from_kernels(jaxpr: Any) -> bool:
     """Whether every result depends on the output of some kernel."""
+    return all(_from_kernels(jaxpr, ()))
+
+
+def _from_kernels(jaxpr: Any, inputs: Sequence[bool]) -> list[bool]:
+    """For each result whether it depends on a kernel's output, or on an input that does."""
     from tpulab.kernel import jax_internals
 
     inner = jax_internals.open_jaxpr(jaxpr)
-    tainted: set[int] = set()
+    tainted = {id(variable) for variable, dirty in zip(inner.invars, inputs) if dirty}
     for equation in inner.eqns:
-        has_kernel = equation.primitive.name in _KERNELS or any(
-            nested.primitive.name in _KERNELS
-            for _, _, sub in jax_internals.inner_jaxprs(equation.params)
-            for nested in _walk(sub)
-        )
-        if has_kernel or any(id(variable) in tainted for variable in equation.invars):
-            tainted.update(id(variable) for variable in equation.outvars)
-    return all(id(variable) in tainted for variable in inner.outvars)
+        dirty = [id(variable) in tainted for variable in equation.invars]
+        subs = [sub for _, _, sub in jax_internals.inner_jaxprs(equation.params)]
+        body = jax_internals.open_jaxpr(subs[0]) if len(subs) == 1 else None
+        if equation.primitive.name == "shard_map" and body is not None:
+            # the whole function of an exercise for several devices is in there
+            marks = _from_kernels(body, dirty)
+        else:
+            has_kernel = equation.primitive.name in _KERNELS or any(
+                nested.primitive.name in _KERNELS for sub in subs for nested in _walk(sub)
+            )
+            marks = [has_kernel or any(dirty)] * len(equation.outvars)
+        tainted.update(id(v) for v, mark in zip(equation.outvars, marks) if mark)
+    return [id(variable) in tainted for variable in inner.outvars]
 
 
 def fast_function(function: Callable[..., Any], arrays: Sequence[Any]) -> Callable[..., Any]:
@@ -304,11 +331,35 @@ def faithful_run(function: Callable[..., Any], arrays: Sequence[Any]) -> tuple[A
     from tpulab.kernel import run
 
     outputs, report = run(function, *arrays, mode="faithful")
+    # what makes the numbers wrong, whatever the kernel computes
+    explains = (
+        report.error is not None or report.races or report.unwaited or report.deadlock is not None
+    )
+    places = [one.where for one in report.unwaited] + [one.where for one in report.unmet]
+    where = report.where or next(iter(places), None)
     return outputs, {
-        "messages": [str(message)[:600] for message in report.messages[:8]],
+        "explains": bool(explains),
+        "devices": report.devices,
+        "messages": [message.replace(f" ({where})", "")[:600] for message in report.messages[:8]],
         "hint": report.hint,
-        "where": report.where,
+        "where": where,
         "unsupported": report.unsupported,
         "races": len(report.races),
         "uninitialised": len(report.uninitialised),
+    }
+
+
+def transfers_of(function: Callable[..., Any], specs: Sequence[Any]) -> dict[str, Any]:
+    """The transfers between devices as plain data, from a run on zeros without looking for races.
+
+    Returns:
+        ``transfers``: [round, source, target, bytes] of each.
+    """
+    import numpy as np
+
+    from tpulab.kernel.running import transfers_between
+
+    found = transfers_between(function, *(np.zeros(spec.shape, spec.dtype) for spec in specs))
+    return {
+        "transfers": [[one.round, one.source, one.target, one.size_bytes] for one in found],
     }

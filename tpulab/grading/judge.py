@@ -100,7 +100,13 @@ class Judge:
             ),
             ("safe", "looking for races and uninitialised memory", lambda: safe(self.inquiry)),
             ("compiles", f"compiling for {' and '.join(self.chips)}", self.speed.compiles),
-            ("fast", "running the compiled program, cycle by cycle", self.speed.fast),
+            (
+                "fast",
+                "running the compiled program, cycle by cycle"
+                if self.exercise.mesh_axis is None
+                else "counting bytes on the links",
+                self._fast,
+            ),
         )
         for name, doing, judge in judges[: self.last + 1]:
             self.listener.working(doing)
@@ -123,6 +129,13 @@ class Judge:
             self.listener.step(result)
             if result.passed is False:
                 break
+
+    def _fast(self) -> StepResult:
+        if self.exercise.mesh_axis is None:
+            return self.speed.fast()
+        inquiry, devices = self.inquiry, self.exercise.devices(self.exercise.speed)
+        answer, _ = inquiry.ask("transfers", f"it runs on {devices} devices")
+        return self.speed.fast_between_devices(answer, inquiry.limits)
 
     def _take_artifacts(self) -> None:
         """Hand what was lowered to the compiler, which works while the kernel runs elsewhere."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from tpulab.errors import TpulabError
 from tpulab.exercises.model import Exercise, Rung, Work
-from tpulab.grading import problems, store
+from tpulab.grading import between_devices, problems, store
 from tpulab.grading.advice import advice_for, in_house_style, time_text
 from tpulab.grading.refusals import beyond_vmem, refusal
 from tpulab.grading.sandbox import Limits
@@ -26,12 +26,9 @@ from tpulab.grading.verdict import StepResult
 # a prediction below the bound by more than rounding means that work is missing
 _FASTER_THAN_LIGHT = 0.98
 _COMPILE_SECONDS = 60.0
-_FIGURES = frozenset(
+_COMPILED = frozenset({"compiler_version", "vmem_used_bytes", "vmem_limit_bytes", "spills"})
+_FIGURES = _COMPILED | frozenset(
     {
-        "compiler_version",
-        "vmem_used_bytes",
-        "vmem_limit_bytes",
-        "spills",
         "seconds",
         "hbm_bytes",
         "limiting_unit",
@@ -74,6 +71,7 @@ class SpeedJudge:
         self._compiled: dict[str, Future[dict[str, Any]] | problems.Problem] = {}
         self._figures: dict[str, dict[str, Any]] = {}
         self._steps = 1
+        self._devices = exercise.devices(exercise.speed)
 
     def submit(
         self,
@@ -108,7 +106,7 @@ class SpeedJudge:
 
         def work() -> None:
             try:
-                future.set_result(_figures(chip, data, dict(kernel)))
+                future.set_result(_figures(chip, data, dict(kernel), self._devices))
             except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
                 future.set_exception(error)
 
@@ -177,6 +175,39 @@ class SpeedJudge:
             with contextlib.suppress(TimeoutError):
                 return future.result(timeout=0.2)
 
+    def fast_between_devices(self, answer: Mapping[str, Any], limits: Limits) -> StepResult:
+        """As :meth:`fast`, by the links.
+
+        Args:
+            answer: the kernel's transfers between devices, for the shapes of the speed test.
+            limits: of the learner's process, for what is said about it.
+        """
+        if "error" in answer:
+            doing = f"it runs on {self._devices} devices"
+            return problems.failed("fast", problems.from_error(answer["error"], doing, limits))
+        work = self.exercise.work(self.exercise.speed)
+        transfers = between_devices.transfers_from(answer)
+        missing = between_devices.sends_too_little(transfers, work, self._devices)
+        if missing:
+            return StepResult(
+                "fast",
+                False,
+                missing,
+                "part of the result is made without the other devices, or outside the kernel",
+                "count the copies: does every device send what the others need?",
+                symptom=missing,
+            )
+        for chip, figures in self._figures.items():
+            if "missing" not in figures:
+                figures |= between_devices.link_figures(transfers, work, chip, self._devices)
+        return self.fast()
+
+    def _bound(self, chip: str) -> float:
+        work = self.exercise.work(self.exercise.speed)
+        if work.collective:
+            return between_devices.bound_seconds(work, chip, self._devices)
+        return speed_of_light(work, chip)
+
     def fast(self) -> StepResult:
         """On which rung the predicted time lands, on the leading chip."""
         lead = self.chips[0]
@@ -188,7 +219,7 @@ class SpeedJudge:
             if "not_simulated" in figures:
                 parts.append(f"{chip}: cannot be predicted: {figures['not_simulated']}")
                 continue
-            bound = speed_of_light(self.exercise.work(self.exercise.speed), chip)
+            bound = self._bound(chip)
             seconds = figures["seconds"]
             fraction = bound / seconds if seconds else 0.0
             self.predicted[chip] = seconds
@@ -199,9 +230,16 @@ class SpeedJudge:
                 "limiting_unit": figures["limiting_unit"],
                 "stall_seconds": figures["stall_seconds"],
                 "rungs": figures["rungs"],
-            }
+            } | (
+                {"rounds": figures["rounds"], "judged_by": between_devices.JUDGED_BY}
+                if "rounds" in figures
+                else {}
+            )
             parts.append(f"{chip}: {time_text(seconds)}, {100 * fraction:.0f} % of the bound")
         summary = " · ".join(parts)
+        if "rounds" in self._figures[lead]:
+            rounds = self._figures[lead]["rounds"]
+            summary += f", {rounds} round{'s' if rounds != 1 else ''}, by the link model"
         if lead not in data:
             return StepResult("fast", None, summary, data=data)
         for chip, row in data.items():
@@ -292,8 +330,10 @@ def _rungs(
     ]
 
 
-def _figures(chip: str, data: bytes, kernel: dict[str, Any]) -> dict[str, Any]:
+def _figures(chip: str, data: bytes, kernel: dict[str, Any], devices: int = 1) -> dict[str, Any]:
     """Compile and simulate one artifact; every refusal becomes data.
+
+    A program for several devices is compiled only.
 
     The bytes come from the learner's process, and so does what they say about themselves: programs
     are known by their bytes here, so that none can pass for another in a cache.
@@ -305,13 +345,14 @@ def _figures(chip: str, data: bytes, kernel: dict[str, Any]) -> dict[str, Any]:
         artifact = Artifact.from_bytes(data)
     except ValueError as error:
         return {"refused": _strange_program(str(error))}
-    if artifact.chip != chip or artifact.devices != 1:
+    if artifact.chip != chip or artifact.devices != devices:
         return {"refused": _strange_program(f"it is for {artifact.devices} × {artifact.chip}")}
     artifact = dataclasses.replace(artifact, key=hashlib.sha256(artifact.data).hexdigest())
     version = compiler_version()
     key = store.content_key("speed", artifact.key, artifact.chip, artifact.jax_version, version)
     known = store.cached(key)
-    if known is not None and known.keys() >= _FIGURES:
+    wanted = _FIGURES if devices == 1 else _COMPILED
+    if known is not None and known.keys() >= wanted:
         return known
     try:
         program = service().compile_artifact(artifact, deadline_seconds=_COMPILE_SECONDS)
@@ -326,6 +367,9 @@ def _figures(chip: str, data: bytes, kernel: dict[str, Any]) -> dict[str, Any]:
         "vmem_limit_bytes": int(vmem.limit_bytes),
         "spills": int(program.spills),
     }
+    if devices > 1:
+        store.remember(key, figures)
+        return figures
     try:
         from tpulab.ladder_climb import simulate_for_ladder
 

@@ -253,6 +253,38 @@ def run(
     return outputs, report
 
 
+def transfers_between(
+    function: Callable[..., Any], *arguments: Any, chip: str = "v5e"
+) -> tuple[Transfer, ...]:
+    """What devices send each other, without looking for races or at what is computed.
+
+    Args:
+        function, arguments, chip: as for :func:`run` in faithful mode.
+
+    Raises:
+        TraceError: the function can't be traced. RunError: it does not come to an end.
+    """
+    closed, _, leaves = stage(function, arguments, chip)
+    values = [_concrete(leaf) for leaf in leaves]
+    observer = Observer()
+    with observer, jax_internals.observed_interpreter(observer):
+        _, text, error = _interpreted(closed, values, "zero", False, {})
+    if observer.deadlock is not None or observer.stranger is not None:
+        sentence, where = observer.stranger or (
+            str(observer.deadlock),
+            observer.deadlock.where if observer.deadlock else None,
+        )
+        raise RunError(
+            f"{function_name(function)} does not come to an end: {sentence}", where=where
+        )
+    if error is not None:
+        stopped = _read_error(error, text, closed)
+        raise RunError(
+            f"{function_name(function)} stops: {stopped['error']}", where=stopped["where"]
+        )
+    return observer.account().transfers
+
+
 def execute(closed: Any, interpret: Any, values: Sequence[Any]) -> list[Any]:
     """Run a closed jaxpr on CPU with ``interpret`` in every kernel call."""
     rewritten = jax_internals.replace_interpret(closed, interpret)
