@@ -80,13 +80,13 @@ def long_names_call() -> PallasCall:
         spec = pl.BlockSpec((256, 512), lambda i, j: (i, j))
         return pl.pallas_call(
             scope["many_operands_kernel"],
-            grid=(8, 1024),
+            grid=(8, 64),
             in_specs=[spec] * len(arrays),
             out_specs=spec,
             out_shape=jax.ShapeDtypeStruct(arrays[0].shape, jnp.float32),
         )(*arrays)
 
-    return trace(many, *[jax.ShapeDtypeStruct((2048, 524288), jnp.float32)] * 7).calls[0]
+    return trace(many, *[jax.ShapeDtypeStruct((2048, 32768), jnp.float32)] * 7).calls[0]
 
 
 def made_up(steps: int, events: tuple[Event, ...] | None = None) -> Timeline:

@@ -158,6 +158,6 @@ def test_it_is_drawn_at_once() -> None:
 
     call = long_names_call()
     chip_map("v5e", call)
-    start = time.perf_counter()
+    start = time.process_time()
     chip_map("v5e", call)
-    assert time.perf_counter() - start < 0.3
+    assert time.process_time() - start < 0.3

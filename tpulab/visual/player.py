@@ -17,7 +17,7 @@ import traitlets
 from tpulab.visual.figure import Figure
 
 #: Characters that the states of one widget may take: they end up in the notebook file.
-MOST_CHARACTERS = 120_000
+MOST_CHARACTERS = 100_000
 
 _HERE = Path(__file__).parent
 
@@ -78,8 +78,11 @@ class Drawn(anywidget.AnyWidget):
         if bundle is None:
             return self.figure._repr_mimebundle_()
         widget, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        # whoever cannot show the widget (a static page, an untrusted notebook) gets the picture
-        return {**widget, **self.figure._repr_mimebundle_()}, metadata
+        # whoever cannot show the widget (a static page, an untrusted notebook) gets the picture,
+        # once: its states are in the notebook as well
+        picture = self.figure._repr_mimebundle_()
+        del picture["image/svg+xml"]
+        return {**widget, **picture}, metadata
 
 
 class Player(Drawn):

@@ -265,9 +265,8 @@ def _state(drawing: Drawing, found: Journeys, device: int, after: int, x: float,
             frame = f"M{left + 2:g} {top + 2:g}h{_CELL - 4:g}v{_CELL - 4:g}h-{_CELL - 4:g}z"
             shapes.append(f'<path d="{frame}" fill="none" stroke="#000000" stroke-width="2"/>')
             look += ' font-weight="600"'
-        shapes.append(
-            f'<text x="{left + _CELL / 2:g}" y="{top + _CELL - 5:g}"{look}>{letter(position)}</text>'
-        )
+        at = f'x="{left + _CELL / 2:g}" y="{top + _CELL - 5:g}"'
+        shapes.append(f"<text {at}{look}>{letter(position)}</text>")
     drawing.insert("".join([*shapes, "</g>"]))
 
 
