@@ -21,6 +21,7 @@ from typing import Any
 # Unix sockets have paths of at most 107 bytes; a kernel's adds about 60 to its folder's
 _LONGEST_SOCKET_FOLDER = 45
 _RUNTIME_PREFIX = "tpulab-jupyter-"
+_AUTOSAVE_SECONDS = 15
 
 #: Names of the people in a shared session, as JSON, for the notebooks of that session.
 PARTNERS_VARIABLE = "TPULAB_PARTNERS"
@@ -138,6 +139,15 @@ def _write_settings(settings: Path, partners: tuple[Partner, ...]) -> None:
     (settings / "labconfig").mkdir(parents=True, exist_ok=True)
     page = {"disabledExtensions": disabled}
     (settings / "labconfig" / "page_config.json").write_text(json.dumps(page), encoding="utf-8")
+    overrides = {
+        # sliders and pictures show what they showed last, also before their cells run again
+        "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
+        # every two minutes by default
+        "@jupyterlab/docmanager-extension:plugin": {"autosaveInterval": _AUTOSAVE_SECONDS},
+    }
+    (settings / "labconfig" / "default_setting_overrides.json").write_text(
+        json.dumps(overrides), encoding="utf-8"
+    )
     server: dict[str, Any] = {}
     if partners:
         # in a file and not among the arguments, which every user of the machine can list
@@ -177,7 +187,8 @@ def server_options(folder: Path, runtime: Path, port: int, together: bool) -> li
         stores = runtime / "stores"
         stores.mkdir(exist_ok=True)
         options += [
-            "--ServerApp.identity_provider_class=tpulab.classroom.identity.Partners",
+            "--ServerApp.identity_provider_class=tpulab.classroom.together.Partners",
+            "--ServerApp.session_manager_class=tpulab.classroom.together.OneKernel",
             # outputs reach the notebook also when whoever ran the cell has closed the tab
             "--YDocExtension.server_side_execution=True",
             # by default these three lie in the served folder

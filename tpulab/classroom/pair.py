@@ -66,6 +66,7 @@ def open_pair(
         if check:
             opened.check(say)
             return 0
+        opened.server.start_kernel(opened.notebook)
         urls = [opened.url(partner.token) for partner in partners]
         say("\nOne address for each of you:\n")
         for partner, url in zip(partners, urls, strict=True):
