@@ -34,6 +34,8 @@ from tpulab.exercises.values import FILLS, make_arguments
 #: How many derived cases an exercise gets.
 DERIVED_CASES = 2
 _ATTEMPTS = 400
+# as many times more are drawn as are taken
+_CHOICE = 4
 _ARGUMENT = re.compile(r"([a-z0-9_]+)\[([0-9, ]+)\]")
 _LONG_NAMES = {
     "f32": "float32",
@@ -95,20 +97,28 @@ def derived(exercise: Exercise, secret_text: str, count: int = DERIVED_CASES) ->
     own_fills = sorted({fill for case in exercise.cases for fill in case.fills} | {"random"})
     taken = {case.arguments for case in exercise.cases}
     most_elements = max(_elements(case.arguments) for case in exercise.cases)
-    most_flops = max(exercise.work(case.arguments).flops for case in exercise.cases)
+    most_flops = max(_flops(exercise, case.arguments) for case in exercise.cases)
     ragged = any(case.ragged for case in exercise.cases)
-    found: list[Case] = []
     space = _ShapeSpace.of(exercise)
+    drawn: dict[tuple[ArgumentSpec, ...], float] = {}
     for _ in range(_ATTEMPTS if space is not None else 0):
-        if len(found) == count:
-            break
         assert space is not None
         arguments = space.draw(rng)
         if arguments is None or arguments in taken or _elements(arguments) > most_elements:
             continue
-        if not _answerable(exercise, arguments, most_flops):
+        if (flops := _flops(exercise, arguments)) <= most_flops:
+            drawn[arguments] = flops
+        if len(drawn) == _CHOICE * count:
+            break
+    # the smallest say the least and the largest take longest: begin between them
+    ordered = sorted(drawn, key=drawn.__getitem__)
+    ordered = ordered[len(ordered) // 4 :] + ordered[: len(ordered) // 4]
+    found: list[Case] = []
+    for arguments in ordered:
+        if len(found) == count:
+            break
+        if not _answerable(exercise, arguments):
             continue
-        taken.add(arguments)
         fills = dict.fromkeys(("random", own_fills[rng.integers(len(own_fills))]))
         found.append(Case(f"hidden case {len(found) + 1}", arguments, tuple(fills), ragged))
     if found:
@@ -122,11 +132,17 @@ def _elements(arguments: Sequence[ArgumentSpec]) -> int:
     return sum(math.prod(spec.shape) for spec in arguments)
 
 
-def _answerable(exercise: Exercise, arguments: tuple[ArgumentSpec, ...], flops: float) -> bool:
+def _flops(exercise: Exercise, arguments: tuple[ArgumentSpec, ...]) -> float:
+    """Work for a set of shapes; infinite where the exercise cannot say."""
+    try:
+        return exercise.work(arguments).flops
+    except Exception:  # noqa: BLE001 - as the oracle, it may refuse a shape in any way
+        return math.inf
+
+
+def _answerable(exercise: Exercise, arguments: tuple[ArgumentSpec, ...]) -> bool:
     """Whether the oracle has an answer, of the shape that the exercise promises."""
     try:
-        if exercise.work(arguments).flops > flops:
-            return False
         inputs = tuple(array.astype(np.float64) for array in make_arguments(arguments, "random", 0))
         with np.errstate(all="ignore"):
             want = exercise.oracle(*inputs)
@@ -261,7 +277,7 @@ def _case(entry: Mapping[str, Any], number: int) -> tuple[str, Case]:
             raise UsageError(f"there is no fill {fill!r}", hint=f"one of {', '.join(FILLS)}")
     if _elements(arguments) > _MAX_ELEMENTS:
         raise UsageError(f"more than {_MAX_ELEMENTS:,} elements take minutes to interpret")
-    if not _answerable(exercise, arguments, math.inf):
+    if not _answerable(exercise, arguments):
         raise UsageError(
             f"the oracle of {exercise.name} has no answer for {', '.join(map(str, arguments))}",
             hint="do the shapes belong together?",
