@@ -47,7 +47,11 @@ def test_known_wrong(exercise, wrong):
     assert verdict.failed.hint, str(verdict)
     # all steps before it passed
     for step in STEPS[: STEPS.index(wrong.step)]:
-        assert verdict.step(step).passed, str(verdict)
+        # devices that wait for ever, or do not wait, leave no numbers that could be judged
+        left = exercise.mesh_axis is not None and (step, wrong.step) == ("correct", "safe")
+        assert verdict.step(step).passed or (left and verdict.step(step).passed is None), str(
+            verdict
+        )
 
 
 @pytest.mark.needs_libtpu

@@ -298,3 +298,11 @@ def test_barrier_and_collective_id_belong_together(
 @pytest.mark.parametrize("kernel", [ring.shift, ring.all_gather, ring.shift_without_barrier_and_id])
 def test_right_kernels_are_legal(kernel: Callable[..., Any]) -> None:
     assert illegalities(trace(on_devices(kernel, 4), shards(4)), "v5e") == ()
+
+
+def test_shards_that_do_not_fit_a_message_of_jax() -> None:
+    """JAX would place each argument of a callback by a thread that stands in a callback itself."""
+    x = shards(8, 512)
+    found, report = run(on_devices(ring.shift, 8), x, mode="faithful")
+    assert report.ok, report
+    np.testing.assert_array_equal(found, np.roll(x, 1, axis=0))

@@ -552,6 +552,42 @@ def observed_interpreter(observer: Any) -> Iterator[None]:
         interpreter.callback = before
 
 
+class _WithoutPlacement:
+    """Stands for JAX's API in its callback module, and leaves NumPy arrays where they are."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    def device_put(self, arguments: Any, *rest: Any, **keywords: Any) -> Any:
+        if all(isinstance(leaf, np.ndarray) for leaf in jax.tree_util.tree_leaves(arguments)):
+            return arguments
+        return self._api.device_put(arguments, *rest, **keywords)
+
+
+@contextlib.contextmanager
+def callbacks_on_the_host() -> Iterator[None]:
+    """Hand callbacks their arguments as the NumPy arrays that they are.
+
+    JAX puts them on the first CPU device. From 32 KiB or so on that needs a thread of a pool whose
+    threads may all stand in callbacks, each of them waiting for the others: with eight devices on
+    two processors it never ends. The interpreter copies what it keeps.
+    """
+    from jax._src import callback
+
+    before = getattr(callback, "api", None)
+    if before is None:
+        yield
+        return
+    callback.api = _WithoutPlacement(before)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        callback.api = before  # type: ignore[attr-defined]
+
+
 def interpreted_devices() -> int:
     """How many devices run the kernel that is being interpreted, 1 when there is none."""
     from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter

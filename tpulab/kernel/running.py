@@ -387,7 +387,7 @@ def _interpreted(
     jax_internals.reset_interpreter()
     flat: list[Any] | None = None
     failure: Exception | None = None
-    with captured_output() as captured:
+    with captured_output() as captured, jax_internals.callbacks_on_the_host():
         try:
             flat = execute(closed, params, values)
         except Exception as error:  # noqa: BLE001 - the report says what it was
