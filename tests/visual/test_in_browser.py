@@ -255,7 +255,7 @@ def test_the_cursor_reads_the_run(page: Any) -> None:
     assert float(box[0]) > 0
     page.get_by_label("show").select_option(label="all steps")
     assert page.get_by_label("from grid step").is_disabled()
-    ticks = page.locator("[data-tick] text").all_inner_texts()
+    ticks = page.locator("[data-tick] text").all_text_contents()
     assert (ticks[0], ticks[-1]) == ("0", "1.06 µs")
     assert page.evaluate(MEASURE) == []
     assert violations(page) == []

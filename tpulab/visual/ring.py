@@ -70,7 +70,9 @@ def ring_in_motion(source: Any, devices: int | None = None, step: int | None = N
         raise UsageError(f"there is no round {step}: rounds go from 1 to {len(found.rounds)}")
     if step == 0:
         header: tuple[str, ...] = ("device", "holds")
-        rows = tuple((f"device {d}", _letters(found, d, 0)) for d in range(found.devices))
+        rows: tuple[tuple[str, ...], ...] = tuple(
+            (f"device {d}", _letters(found, d, 0)) for d in range(found.devices)
+        )
     else:
         header = ("round", "from", "to", "bytes", "chunk" if found.follows_chunks else "into", "at")
         rows = _table(found, step)
