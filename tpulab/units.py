@@ -28,9 +28,10 @@ def rate_text(per_second: float, unit: str) -> str:
         unit: of what: ``rate_text(819e9, "B/s")`` is ``"819 GB/s"``, and with ``"FLOP/s"`` it
             would be ``"819 GFLOP/s"``.
     """
+    # data sheets stay with giga for the bytes of a memory, 2765 GB/s, and with tera for peaks
+    least = {"P": 1e16, "T": 1e13 if unit.startswith("B") else 1e12, "G": 1e9, "M": 1e6}
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
-        # data sheets stay with tera up to four digits: 2307 TFLOP/s, 2765 GB/s
-        if abs(per_second) >= size * (10 if prefix in "PT" else 1):
+        if abs(per_second) >= least[prefix]:
             return f"{_three(per_second / size, trim=True)} {prefix}{unit}"
     return f"{_three(per_second, trim=True)} {unit}"
 

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from tests.visual.helpers import call_of, check_figure, contrast, matmul_call
 from tpulab.errors import UsageError
 from tpulab.kernel import trace
-from tpulab.units import bytes_text, seconds_text
+from tpulab.units import bytes_text, count_text, rate_text, seconds_text
 from tpulab.visual import blocks_in_motion, roofline
 from tpulab.visual.blocks import FRAMES, frames, shown_steps
 from tpulab.visual.svg import Drawing, number
@@ -115,6 +115,16 @@ def test_units() -> None:
     assert seconds_text(2.5e-9) == "2.50 ns"
     assert bytes_text(96 * 2**20) == "96 MiB"
     assert bytes_text(1536) == "1.5 KiB"
+    assert bytes_text(1023 * 2**10) == "1023 KiB"
+    assert seconds_text(0) == "0 s"
+    assert rate_text(819e9, "B/s") == "819 GB/s"
+    assert rate_text(2765e9, "B/s") == "2,765 GB/s"
+    assert rate_text(18.432e12, "B/s") == "18.4 TB/s"
+    assert rate_text(2307e12, "FLOP/s") == "2,307 TFLOP/s"
+    assert rate_text(6.144e12, "FLOP/s") == "6.14 TFLOP/s"
+    assert count_text(2 * 4096**3) == "137 billion"
+    assert count_text(268435456) == "268 million"
+    assert count_text(4096) == "4,096"
 
 
 def test_a_saved_figure_is_readable_on_white(tmp_path: Any) -> None:
