@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_MICROSECONDS = re.compile(r"(?<=\d )us\b")
+
 
 def seconds_text(seconds: float) -> str:
     """A time: ``"889 µs"``, ``"11.7 ms"``, ``"2.50 ns"``."""
@@ -42,6 +46,11 @@ def count_text(count: float) -> str:
         if abs(count) >= size:
             return f"{_three(count / size, trim=True)} {word}"
     return f"{count:,.0f}"
+
+
+def with_micro(sentence: str) -> str:
+    """A sentence of a tool that writes "us" for microseconds, with "µs"."""
+    return _MICROSECONDS.sub("µs", sentence)
 
 
 def _three(value: float, trim: bool = False) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import xml.etree.ElementTree as ET
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 
+import tpulab
 from tests.visual.helpers import (
     SVG,
     call_of,
@@ -202,6 +207,28 @@ def test_nothing_to_step_through_is_said() -> None:
         step_through([])
     with pytest.raises(UsageError, match="no events"):
         step_through(made_up(3, ()))
+
+
+def test_a_kernel_with_one_call_stands_for_it() -> None:
+    call = call_of((256, 128), (128, 128), (2,), lambda i: (i, 0))
+
+    def twice(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, out_ref: Any) -> None:
+            out_ref[...] = x_ref[...]
+
+        once = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return once(once(x))
+
+    array = jax.ShapeDtypeStruct((256, 128), jnp.float32)
+    kernel = dataclasses.replace(tpulab.trace(twice, array), calls=(call,))
+    assert blocks_in_motion(kernel).svg == blocks_in_motion(call).svg
+    assert len(step_through(kernel).frames) == 2
+    with pytest.raises(UsageError, match="twice has 2 kernels"):
+        step_through(tpulab.trace(twice, array))
+    with pytest.raises(UsageError, match="not of str"):
+        blocks_in_motion("kernel")
+    with pytest.raises(UsageError, match="int holds no transfers"):
+        step_through(3)
 
 
 def test_figures_and_widgets_use_the_same_data() -> None:

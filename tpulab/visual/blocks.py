@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from tpulab.errors import UsageError
-from tpulab.kernel import Operand, PallasCall
-from tpulab.visual.figure import Figure, bytes_text
+from tpulab.kernel import Kernel, Operand, PallasCall
+from tpulab.units import bytes_text
+from tpulab.visual.figure import Figure
 from tpulab.visual.svg import ORANGE, SKY, Drawing, shortened, text_width
 
 #: Steps that one static picture shows.
@@ -73,18 +75,45 @@ def frames(call: PallasCall) -> tuple[OperandFrames, ...]:
     return shown
 
 
-def blocks_in_motion(call: PallasCall) -> Figure:
+def one_call(source: Any) -> PallasCall:
+    """The call itself, or the only one of a traced kernel.
+
+    Raises:
+        UsageError: the kernel has none or several of them, or it is something else.
+    """
+    if isinstance(source, PallasCall):
+        return source
+    calls = getattr(source, "calls", None)
+    if not isinstance(calls, tuple):
+        raise UsageError(
+            f"blocks are those of a traced kernel, not of {type(source).__name__}",
+            hint="tpulab.trace(function, *arguments).calls[0] is the first call of a function",
+        )
+    if len(calls) != 1:
+        names = ", ".join(f"{place} {call.name}" for place, call in enumerate(calls))
+        raise UsageError(
+            f"{source.name} has {len(calls)} kernels, and a picture is of one",
+            why=f"they are {names}" if names else "no pallas_call was traced in it",
+            hint="take one of them, as in tpulab.trace(function, *arguments).calls[0]",
+        )
+    first: PallasCall = calls[0]
+    return first
+
+
+def blocks_in_motion(call: PallasCall | Kernel) -> Figure:
     """Draw the blocks of a call at its first steps (and its last).
 
     One row an operand, one column a step. The block a step works on is filled: solid when it moves
     at that step, hatched when it stays in VMEM from the step before.
 
     Args:
-        call: one ``pallas_call`` of a traced kernel, ``tpulab.trace(...).calls[0]``.
+        call: one ``pallas_call`` of a traced kernel, ``tpulab.trace(...).calls[0]``, or the traced
+            kernel if it has only one.
 
     Raises:
-        UsageError: no operand of the call is moved in blocks.
+        UsageError: no operand of the call is moved in blocks, or the kernel has several calls.
     """
+    call = one_call(call)
     operands = frames(call)
     steps = shown_steps(call.steps)
     coordinates = call.step_coordinates()

@@ -91,8 +91,13 @@ def journeys(source: Any, devices: int | None = None) -> Journeys:
     Raises:
         UsageError: there are no transfers, or they name a device beyond the last.
     """
-    found: Iterable[Sent] = source.transfers if hasattr(source, "transfers") else source
-    transfers = list(found)
+    found = source.transfers if hasattr(source, "transfers") else source
+    if not isinstance(found, Iterable):
+        raise UsageError(
+            f"{type(source).__name__} holds no transfers between devices",
+            hint='pass the report of tpulab.run(..., mode="faithful"), or its transfers',
+        )
+    transfers: list[Sent] = list(found)
     if devices is None and getattr(source, "devices", 1) > 1:
         devices = int(source.devices)
     if not transfers:

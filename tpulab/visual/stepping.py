@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tpulab.kernel import PallasCall
-from tpulab.visual.blocks import OperandFrames, block_states, blocks_in_motion, frames, scene
+from tpulab.kernel import Kernel, PallasCall
+from tpulab.visual.blocks import (
+    OperandFrames,
+    block_states,
+    blocks_in_motion,
+    frames,
+    one_call,
+    scene,
+)
 from tpulab.visual.journeys import Journeys, journeys
 from tpulab.visual.player import Drawn, Frame, Player, within_budget
 from tpulab.visual.ring import ring_in_motion, round_picture, round_sentence
@@ -20,8 +27,9 @@ def step_through(source: Any, devices: int | None = None) -> Drawn:
     """A picture to step through by hand, with the slider, the buttons or the keyboard.
 
     Args:
-        source: one ``pallas_call`` of a traced kernel, ``tpulab.trace(...).calls[0]``: which blocks
-            a grid step works on, and which of them move. Or a `RunReport` (or its ``transfers``):
+        source: one ``pallas_call`` of a traced kernel, ``tpulab.trace(...).calls[0]``, or the
+            traced kernel if it has only one: which blocks a grid step works on, and which of them
+            move. Or a `RunReport` (or its ``transfers``):
             what the devices send each other in a round. Or a `Timeline` (or the ladder of one
             chip): the run to scroll, zoom and read at a cursor.
         devices: how many devices a ring has, if more than the transfers name.
@@ -29,8 +37,8 @@ def step_through(source: Any, devices: int | None = None) -> Drawn:
     Raises:
         UsageError: there is nothing to step through, with the reason.
     """
-    if isinstance(source, PallasCall):
-        return _through_blocks(source)
+    if isinstance(source, (PallasCall, Kernel)):
+        return _through_blocks(one_call(source))
     if holds_timeline(source):
         return scroll_through(source)
     return _through_rounds(source, devices)

@@ -8,7 +8,8 @@ from typing import Any
 
 from tpulab.errors import UsageError
 from tpulab.simulator.timeline import Event, Timeline
-from tpulab.visual.figure import Figure, bytes_text, seconds_text
+from tpulab.units import bytes_text, seconds_text
+from tpulab.visual.figure import Figure
 from tpulab.visual.svg import ORANGE, SKY, Drawing
 
 #: Grid steps that the picture shows from the start.

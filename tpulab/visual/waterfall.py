@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpulab.errors import UsageError
-from tpulab.visual.figure import Figure, seconds_text
+from tpulab.units import seconds_text, with_micro
+from tpulab.visual.figure import Figure
 from tpulab.visual.svg import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, Drawing
 
 _LEFT, _WIDTH = 132.0, 400.0
@@ -45,7 +46,7 @@ def ladder_waterfall(ladder: Any, *, diagnose: bool = True) -> Figure:
         )
     longest = max(rung.seconds for rung in rungs)
     bound = rungs[0].seconds
-    told = [(rung.cause or "") if diagnose else "" for rung in rungs]
+    told = [with_micro(rung.cause or "") if diagnose else "" for rung in rungs]
     causes = [_wrapped(cause, _CAUSE_WIDTH) for cause in told]
     # a cause is shown whole: its row is as high as it needs
     heights = [_ROW + _LINE * max(len(cause), 2) for cause in causes]
@@ -116,6 +117,7 @@ def _sentence(ladder: Any, rungs: Sequence[Any], diagnose: bool) -> str:
         text += f"; the largest loss is {seconds_text(loss)} at “{rung.name}”"
         advice = getattr(rung, "advice", None)
         if advice:
+            advice = with_micro(advice)
             text += f". To try: {advice[0].lower()}{advice[1:].rstrip('.')}"
     return text + "."
 
