@@ -124,7 +124,14 @@ def diagnose(exercise: Exercise, wrong: Sequence[Outcome], right: Sequence[Outco
     plain = [run for run in wrong if not run.case.ragged] or list(wrong)
     telling = next((run for run in plain if run.fill == "random"), plain[0])
     ragged_only = all(run.case.ragged for run in wrong)
-    unread = _not_a_number(telling, ragged_only)
+    if all(run.fill == "zeros" for run in wrong) and np.isnan(telling.got).any():
+        return Diagnosis(
+            "zeros give NaN: something is divided by a zero",
+            "keep the divisor away from zero: jnp.maximum(divisor, smallest)",
+        )
+    # a suspect may leave NaN itself, where an exponential overflows: it knows better where from
+    known = _suspect(exercise, telling) if np.isnan(telling.got).any() else None
+    unread = known or _not_a_number(telling, ragged_only)
     if unread is not None:
         return unread
     for run in dict.fromkeys(id(run) for run in (telling, *plain)):
@@ -197,6 +204,8 @@ def _not_a_number(run: Outcome, ragged_only: bool) -> Diagnosis | None:
 
 def _is_tail(mask: np.ndarray) -> bool:
     """Whether the marked elements are whole rows or columns at the end, as unwritten blocks are."""
+    if mask.ndim > 2:
+        return bool(mask.any()) and all(_is_tail(part) for part in mask if part.any())
     if mask.ndim != 2:
         return False
     rows, cols = np.asarray(mask.all(axis=1)), np.asarray(mask.all(axis=0))
@@ -212,10 +221,16 @@ def _suspect(exercise: Exercise, run: Outcome) -> Diagnosis | None:
             looks_like = suspect.compute(run.arguments, run.blocks)
         if looks_like is None or looks_like.shape != run.got.shape:
             continue
-        # the suspect must explain the wrong elements, not only those that are right anyway
+        # the suspect must explain the wrong elements, not only those that are right anyway, and be
+        # wrong there itself: an error a little beyond the tolerance resembles the right result
+        itself_wrong = ~_close(looks_like, run.want, run.allowed)
         bad = ~run.right
         agrees = _close(run.got, looks_like, 1.01 * run.allowed)
-        if agrees.mean() >= _AGREES and agrees[bad].mean() >= 0.8:
+        if (
+            agrees.mean() >= _AGREES
+            and agrees[bad].mean() >= 0.8
+            and itself_wrong[bad].mean() >= 0.5
+        ):
             return Diagnosis(suspect.mistake, suspect.hint, suspect.at)
     return None
 
