@@ -5,6 +5,10 @@ Modules:
     notebooks: runs notebooks without a screen and says what happened in every cell.
     lab: copies the labs for a learner and serves them with JupyterLab.
     server: the JupyterLab process itself.
+    jupyter_settings: how JupyterLab is set up, for one person or for several.
+    pair: the same for several people at once.
+    together: what the server itself does differently then.
+    roles: who drives, and for how long.
     predict: the learner's numbers, written down before and compared after.
     showing: cells that show what the learner wrote, or that nothing is written yet.
 """
@@ -19,6 +23,8 @@ _EXPORTS = {
     "show_ladder": "tpulab.classroom.showing",
     "when_written": "tpulab.classroom.showing",
     "open_lab": "tpulab.classroom.lab",
+    "open_pair": "tpulab.classroom.pair",
+    "turns": "tpulab.classroom.roles",
     "reset_lab": "tpulab.classroom.lab",
     "run_notebook": "tpulab.classroom.notebooks",
 }
