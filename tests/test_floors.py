@@ -20,6 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("simulator",),
     ("ladder",),
     ("exercises", "grading", "visual"),
+    ("scaffolds",),
     ("classroom",),
     ("cli", "commands", "bootstrap", "_install", "_installers", "__main__"),
 )

@@ -82,7 +82,7 @@ def _build() -> tuple[_Parser, dict[str, Any]]:
     verbs = parser.add_subparsers(
         title="verbs", dest="verb", metavar="VERB", parser_class=_Parser, required=True
     )
-    for add in (_lab, _learning, _teaching, _analysis, _calculators, _upkeep):
+    for add in (_lab, _learning, _teaching, _scaffolding, _analysis, _calculators, _upkeep):
         add(verbs)
     return parser, dict(verbs.choices)
 
@@ -281,6 +281,27 @@ def _teaching(verbs: Any) -> None:
     )
     _chip_option(parser, None)
     _json_option(parser)
+
+
+def _scaffolding(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "new",
+        "scaffolding:new",
+        "write a working kernel file to start from",
+        epilog="the file holds a kernel, a NumPy oracle, example arguments, a check, its ladder\n"
+        "and a benchmark; run it with python. A file that is there is never overwritten",
+    )
+    parser.add_argument("name", help="of the kernel's function and of the file, such as my_matmul")
+    parser.add_argument(
+        "--kind",
+        required=True,
+        metavar="matmul|attention|collective|vector",
+        help="what the kernel computes to begin with",
+    )
+    parser.add_argument(
+        "--out", default=".", metavar="DIR", help="folder for the file (default: this one)"
+    )
 
 
 def _analysis(verbs: Any) -> None:

@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpulab.exercises.model import Exercise
@@ -67,13 +67,21 @@ def _with_note(verdict: Verdict, note: str, data: dict[str, Any]) -> tuple[StepR
 
 
 def measure(exercise: Exercise, function: Callable[..., Any]) -> float:
+    """Median seconds of one call on the default device, at the exercise's own shapes."""
+    return median_seconds(function, make_arguments(exercise.speed, "random", 0))
+
+
+def median_seconds(function: Callable[..., Any], arguments: Sequence[Any]) -> float:
     """Median seconds of one call on the default device.
 
     Calls are queued in batches and waited for once, so that dispatch overlaps with the device.
+
+    Args:
+        arguments: arrays; they are put on the device first.
     """
     import jax
 
-    arguments = [jax.device_put(a) for a in make_arguments(exercise.speed, "random", 0)]
+    arguments = [jax.device_put(argument) for argument in arguments]
     compiled = jax.jit(function).lower(*arguments).compile()
     jax.block_until_ready(compiled(*arguments))
     began = time.perf_counter()
