@@ -9,6 +9,8 @@ from typing import Any
 from tpulab.exercises.model import Work
 
 _SHORT_STEP_SECONDS = 1.0e-6
+# blocks that stick out, or that a diagonal crosses, cost up to half as much again
+_IDLE_WORK = 1.6
 _MICROSECONDS = re.compile(r"(?<=\d )us\b")
 
 
@@ -20,8 +22,23 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def advice_for(figures: Mapping[str, Any], work: Work, steps: int) -> tuple[str, str]:
-    """(what is in the way, what to try) from the simulated run."""
+def advice_for(
+    figures: Mapping[str, Any], work: Work, steps: int, matmul_flops: int = 0
+) -> tuple[str, str]:
+    """(what is in the way, what to try) from the simulated run.
+
+    Args:
+        figures: of the simulated run.
+        work: the least that the exercise demands.
+        steps: grid steps of all kernels.
+        matmul_flops: what the kernels do; 0 when it is not known.
+    """
+    if work.matmul_flops and matmul_flops > _IDLE_WORK * work.matmul_flops:
+        return (
+            f"the kernel does {matmul_flops / work.matmul_flops:.2g} times the matrix operations "
+            "that the result needs",
+            "leave out steps whose products count for nothing: put the work under pl.when",
+        )
     rungs = figures["rungs"]
     losses = [
         (after["seconds"] - before["seconds"], after)

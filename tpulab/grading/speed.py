@@ -71,6 +71,7 @@ class SpeedJudge:
         self._compiled: dict[str, Future[dict[str, Any]] | problems.Problem] = {}
         self._figures: dict[str, dict[str, Any]] = {}
         self._steps = 1
+        self._matmul_flops = 0
         self._devices = exercise.devices(exercise.speed)
 
     def submit(
@@ -90,6 +91,7 @@ class SpeedJudge:
             kernel: description of the kernel for the shapes of the speed test.
         """
         self._steps = max(1, sum(call["steps"] for call in kernel["calls"]))
+        self._matmul_flops = int(kernel["mxu_flops"])
         hopeless = beyond_vmem(chip, kernel)
         if hopeless is not None:
             # the compiler would take half a minute to find out
@@ -257,7 +259,12 @@ class SpeedJudge:
         higher = [rung for rung in self.exercise.rungs if fraction < rung.fraction]
         cause, advice = map(
             in_house_style,
-            advice_for(self._figures[lead], self.exercise.work(self.exercise.speed), self._steps),
+            advice_for(
+                self._figures[lead],
+                self.exercise.work(self.exercise.speed),
+                self._steps,
+                self._matmul_flops,
+            ),
         )
         if not reached:
             return StepResult(
