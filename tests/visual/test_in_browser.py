@@ -160,7 +160,7 @@ def all_figures() -> list[Figure]:
         chip_map("v5e", matmul_call(512, 128), made_up(10)),
         *(ring_in_motion(gathered(devices)) for devices in (2, 3, 4, 8, 16)),
         *(ring_in_motion(gathered(devices), step=1) for devices in (2, 3, 4, 8, 16)),
-        ring_in_motion(through_slots(4)),
+        ring_in_motion(through_slots(4), chip="v5e"),
     ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.visual.helpers import SVG, Sent, check_figure, gathered, texts, through_slots
 from tpulab.errors import UsageError
-from tpulab.visual import ring_in_motion
+from tpulab.visual import ring_in_motion, step_through
 from tpulab.visual.journeys import journeys, letter, place_text
 
 
@@ -87,6 +87,16 @@ def test_a_report_knows_its_devices() -> None:
         devices = 4
 
     assert "device 3" in texts(check_figure(ring_in_motion(Report())))
+
+
+def test_rounds_are_timed_on_a_chips_links() -> None:
+    # 64 KiB over a v5e link of 45 GB/s take 1.456 µs, and a hop takes 1 µs
+    figure = ring_in_motion(gathered(4), chip="v5e")
+    assert texts(check_figure(figure)).count("2.46 µs") == 3
+    assert figure.alt.endswith("; the links of v5e need 7.37 µs.")
+    alt = ring_in_motion(gathered(4), step=3, chip="v5e").alt
+    assert alt.endswith("). The links of v5e need 2.46 µs.")
+    assert step_through(gathered(4), chip="v5e").frames[3]["text"] == alt
 
 
 def test_what_cannot_be_drawn_is_said() -> None:

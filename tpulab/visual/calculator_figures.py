@@ -135,7 +135,7 @@ def tiling_figure(tilings: Tilings) -> Figure:
     moved = entry["hbm_read_bytes"] + entry["hbm_written_bytes"]
     seconds = entry["estimate_seconds"] * chip.cores_per_device / chip.cores_per_chip
     sizes = ", ".join(str(size) for size in entry["block"])
-    points = {
+    points: dict[str, float | tuple[float, float]] = {
         "each array once": work.intensity,
         f"blocks {sizes}": (work.flops / moved, work.flops / seconds),
     }

@@ -50,12 +50,16 @@ class Journeys:
         follows_chunks: whether a place is a chunk of data that is passed on unchanged, as in an
             all-gather: every place starts at one device. Otherwise the places are buffers, which
             may hold something else in every round.
+        chip: on whose links the rounds are timed, empty when they are not.
+        seconds: what the links need for each round.
     """
 
     devices: int
     rounds: tuple[tuple[Sent, ...], ...]
     places: tuple[Place, ...]
     follows_chunks: bool
+    chip: str = ""
+    seconds: tuple[float, ...] = ()
 
     def letter(self, transfer: Sent) -> str:
         """The name of the place that a transfer is written into: A, B, C, …"""

@@ -6,9 +6,19 @@ import math
 from typing import Any
 
 from tpulab.errors import UsageError
+from tpulab.hardware import Chip
 from tpulab.units import bytes_text
 from tpulab.visual.figure import Figure
-from tpulab.visual.journeys import Journeys, Sent, journeys, letter, place_text
+from tpulab.visual.journeys import Journeys, Sent, journeys, letter
+from tpulab.visual.ring_words import (
+    held_letters,
+    plural,
+    round_sentence,
+    sentence,
+    table,
+    time_text,
+    timed,
+)
 from tpulab.visual.svg import (
     BLUE,
     GREEN,
@@ -27,7 +37,6 @@ from tpulab.visual.svg import (
 MOST_ROUNDS = 8
 #: Devices that one picture shows.
 MOST_DEVICES = 16
-_MOST_ROWS = 64
 # of all rows together; more would make the notebook heavy and nobody would read them
 _MOST_CELLS = 600
 _CELL, _ACROSS, _GAP = 18.0, 4, 46.0
@@ -35,7 +44,13 @@ _LEFT, _MARGIN = 92.0, 34.0
 _FILLS = (SKY, ORANGE, YELLOW, PURPLE, GREEN, VERMILLION, "#CCCCCC", BLUE)
 
 
-def ring_in_motion(source: Any, devices: int | None = None, step: int | None = None) -> Figure:
+def ring_in_motion(
+    source: Any,
+    devices: int | None = None,
+    step: int | None = None,
+    *,
+    chip: str | Chip | None = None,
+) -> Figure:
     """Draw what the devices of a ring send each other.
 
     Without ``step``, time goes down: a row of devices before the first round and after every
@@ -50,17 +65,21 @@ def ring_in_motion(source: Any, devices: int | None = None, step: int | None = N
         source: a `RunReport` of the faithful interpreter, or its ``transfers``.
         devices: how many there are; as many as the transfers name unless given.
         step: the round to draw, from 1; 0 for what is held before the first one.
+        chip: on whose links the rounds are timed (`tpulab.roofline.link_time`); no times unless
+            given.
 
     Raises:
         UsageError: there are no transfers, or too many devices to draw, or no such round.
     """
     found = journeys(source, devices)
+    if chip is not None:
+        found = timed(found, chip)
     if found.devices > MOST_DEVICES:
         raise UsageError(
             f"{found.devices} devices are too many for a picture, which shows {MOST_DEVICES}",
             hint="run a smaller ring: the pattern is the same",
         )
-    alt = _sentence(found)
+    alt = sentence(found)
     if step is None:
         drawing = _rows_of_devices(found)
     elif 0 <= step <= len(found.rounds):
@@ -71,114 +90,18 @@ def ring_in_motion(source: Any, devices: int | None = None, step: int | None = N
     if step == 0:
         header: tuple[str, ...] = ("device", "holds")
         rows: tuple[tuple[str, ...], ...] = tuple(
-            (f"device {d}", _letters(found, d, 0)) for d in range(found.devices)
+            (f"device {d}", held_letters(found, d, 0)) for d in range(found.devices)
         )
     else:
         header = ("round", "from", "to", "bytes", "chunk" if found.follows_chunks else "into", "at")
-        rows = _table(found, step)
+        rows = table(found, step)
     return Figure(
-        title=f"{found.devices} devices in {_plural(len(found.rounds), 'round')}",
+        title=f"{found.devices} devices in {plural(len(found.rounds), 'round')}",
         alt=alt,
         svg=drawing.render(alt),
         header=header,
         rows=rows,
     )
-
-
-def round_sentence(found: Journeys, step: int) -> str:
-    """One round in words."""
-    if step == 0:
-        if not found.follows_chunks:
-            return "Before the first round nothing has arrived anywhere."
-        parts = [f"device {d} holds {_letters(found, d, 0)}" for d in range(found.devices)]
-        return f"Before the first round {', '.join(parts)}."
-    transfers = found.rounds[step - 1]
-    what = "; ".join(_together(found, transfers)) or "nothing is sent"
-    return f"Round {step} of {len(found.rounds)}: {what}."
-
-
-def _together(found: Journeys, transfers: tuple[Sent, ...]) -> list[str]:
-    """Transfers in words; what every device does alike is said once."""
-    groups: dict[tuple[int, int], list[Sent]] = {}
-    for one in transfers:
-        hop = (one.target - one.source) % found.devices
-        groups.setdefault((hop, one.size_bytes), []).append(one)
-    parts = []
-    into = "chunk" if found.follows_chunks else "into"
-    for (hop, size), group in groups.items():
-        if sorted(one.source for one in group) == list(range(found.devices)):
-            each = ", ".join(f"{one.source} sends {found.letter(one)}" for one in group)
-            parts.append(
-                f"every device sends {bytes_text(size)} to {_hop_text(hop, found.devices)} ({each})"
-            )
-            continue
-        parts += [
-            f"device {one.source} sends {bytes_text(size)} to device {one.target}, "
-            f"{into} {found.letter(one)}"
-            for one in group
-        ]
-    return parts
-
-
-def _hop_text(hop: int, devices: int) -> str:
-    if devices == 2:
-        return "the other one"
-    if hop == 1:
-        return "the next one"
-    return "the one before it" if hop == devices - 1 else f"the one {hop} further on"
-
-
-def _table(found: Journeys, step: int | None) -> tuple[tuple[str, ...], ...]:
-    shown = found.rounds if step is None else (found.rounds[step - 1],)
-    rows: list[tuple[str, ...]] = [
-        (
-            str(number),
-            f"device {one.source}",
-            f"device {one.target}",
-            f"{one.size_bytes:,}",
-            found.letter(one),
-            place_text(one.target_index),
-        )
-        for number, transfers in enumerate(shown, start=step or 1)
-        for one in transfers
-    ]
-    if len(rows) > _MOST_ROWS:
-        left = len(rows) - _MOST_ROWS
-        rows = [*rows[:_MOST_ROWS], (f"and {_plural(left, 'transfer')} more", "", "", "", "", "")]
-    return tuple(rows)
-
-
-def _sentence(found: Journeys) -> str:
-    copies = sum(len(transfers) for transfers in found.rounds)
-    moved = sum(one.size_bytes for transfers in found.rounds for one in transfers)
-    text = (
-        f"{found.devices} devices send each other {bytes_text(moved)} in "
-        f"{_plural(copies, 'copy', 'copies')} and {_plural(len(found.rounds), 'round')}"
-    )
-    hops = {
-        (one.target - one.source) % found.devices for transfers in found.rounds for one in transfers
-    }
-    if hops == {1}:
-        text += ", each to the next device"
-    elif hops == {found.devices - 1}:
-        text += ", each to the device before it"
-    elif hops <= {1, found.devices - 1}:
-        text += ", to both neighbours"
-    if found.follows_chunks:
-        last = len(found.rounds)
-        counts = {len(found.held(device, last)) for device in range(found.devices)}
-        if counts == {len(found.places)}:
-            text += f"; in the end every device holds all {len(found.places)} chunks"
-        else:
-            low, high = min(counts), max(counts)
-            many = f"{low}" if low == high else f"{low} to {high}"
-            text += f"; in the end a device holds {many} of {len(found.places)} chunks"
-    return text + "."
-
-
-def _letters(found: Journeys, device: int, after: int) -> str:
-    names = [letter(position) for position in sorted(found.held(device, after))]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "none"
 
 
 def _rows_of_devices(found: Journeys) -> Drawing:
@@ -207,6 +130,8 @@ def _rows_of_devices(found: Journeys) -> Drawing:
         drawing.text(0, (top + bottom) / 2 + 4, f"round {number_of}", bold=True, size=11.5)
         copied = sum(one.size_bytes for one in found.rounds[number_of - 1])
         drawing.text(0, (top + bottom) / 2 + 18, bytes_text(copied), size=11)
+        if found.chip:
+            drawing.text(0, (top + bottom) / 2 + 32, time_text(found, number_of), size=11)
         for one in found.rounds[number_of - 1]:
             _copy(drawing, found, one, centres, top, bottom, right)
         y += height + _GAP
@@ -357,6 +282,7 @@ def round_picture(found: Journeys, step: int, *, tooltips: bool = True) -> Drawi
             _chord(drawing, found, one, centres, (box_width, box_height))
         copied = sum(one.size_bytes for one in found.rounds[step - 1])
         title += f": {bytes_text(copied)}"
+        title += f", {time_text(found, step)} on {found.chip}" if found.chip else ""
     drawing.text(0, 14, title, bold=True)
     _legend(drawing, found, high + 50)
     return drawing
@@ -393,7 +319,3 @@ def _chord(
     )
     x, y = (x1 + x2) / 2 - across * 12, (y1 + y2) / 2 + along * 12
     drawing.text(x, y + 4, found.letter(one), anchor="middle", size=12, bold=True)
-
-
-def _plural(count: int, word: str, words: str = "") -> str:
-    return f"{count} {word if count == 1 else words or word + 's'}"

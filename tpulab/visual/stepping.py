@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tpulab.hardware import Chip
 from tpulab.kernel import Kernel, PallasCall
 from tpulab.visual.blocks import (
     OperandFrames,
@@ -16,14 +17,17 @@ from tpulab.visual.blocks import (
 )
 from tpulab.visual.journeys import Journeys, journeys
 from tpulab.visual.player import Drawn, Frame, Player, within_budget
-from tpulab.visual.ring import ring_in_motion, round_picture, round_sentence
+from tpulab.visual.ring import ring_in_motion, round_picture
+from tpulab.visual.ring_words import round_sentence, timed
 from tpulab.visual.scrolling import holds_timeline, scroll_through
 
 #: Most steps of a grid that are sent to the browser; of longer ones, that many from the start.
 MOST_STEPS = 256
 
 
-def step_through(source: Any, devices: int | None = None) -> Drawn:
+def step_through(
+    source: Any, devices: int | None = None, *, chip: str | Chip | None = None
+) -> Drawn:
     """A picture to step through by hand, with the slider, the buttons or the keyboard.
 
     Args:
@@ -33,6 +37,7 @@ def step_through(source: Any, devices: int | None = None) -> Drawn:
             what the devices send each other in a round. Or a `Timeline` (or the ladder of one
             chip): the run to scroll, zoom and read at a cursor.
         devices: how many devices a ring has, if more than the transfers name.
+        chip: on whose links the rounds of a ring are timed; no times unless given.
 
     Raises:
         UsageError: there is nothing to step through, with the reason.
@@ -41,7 +46,7 @@ def step_through(source: Any, devices: int | None = None) -> Drawn:
         return _through_blocks(one_call(source))
     if holds_timeline(source):
         return scroll_through(source)
-    return _through_rounds(source, devices)
+    return _through_rounds(source, devices, chip)
 
 
 def _through_blocks(call: PallasCall) -> Player:
@@ -67,9 +72,11 @@ def _block_frames(
         yield Frame(block_states(operands, places, step), text)
 
 
-def _through_rounds(source: Any, devices: int | None) -> Player:
+def _through_rounds(source: Any, devices: int | None, chip: str | Chip | None) -> Player:
+    figure = ring_in_motion(source, devices, chip=chip)
     found = journeys(source, devices)
-    figure = ring_in_motion(source, devices)
+    if chip is not None:
+        found = timed(found, chip)
     shown = within_budget(_round_frames(found))
     note = ""
     if len(shown) <= len(found.rounds):
