@@ -346,13 +346,21 @@ def _calculators(verbs: Any) -> None:
         "roofline",
         "calculators:roofline",
         "say how fast a kernel, a matmul or given work could be at best",
+        epilog="a bound, not a prediction: peak arithmetic and bandwidth of the data sheet, every\n"
+        "array through HBM once. tpulab chips NAME gives each figure's source",
     )
     parser.add_argument("target", nargs="?", metavar="FILE.py:FUNCTION", help="a kernel")
     _kernel_options(parser)
-    parser.add_argument("--matmul", nargs=3, type=_count, metavar=("M", "K", "N"))
+    parser.add_argument(
+        "--matmul",
+        nargs=3,
+        type=_count,
+        metavar=("M", "K", "N"),
+        help="a product of [M, K] by [K, N]",
+    )
     parser.add_argument("--flops", type=_positive, help="floating-point operations")
     parser.add_argument("--bytes", type=_positive, help="bytes moved to and from HBM")
-    parser.add_argument("--dtype", default="bf16", help="dtype of the operands (default: bf16)")
+    _dtype_options(parser)
     _chip_option(parser, "v5e")
     _json_option(parser)
 
@@ -361,17 +369,64 @@ def _calculators(verbs: Any) -> None:
         "tiling",
         "calculators:tiling",
         "rank the block shapes of a tiled matmul by their bound",
+        epilog="an estimate that ranks blocks; tpulab ladder predicts from compiled code",
     )
     parser.add_argument("m", type=_count, metavar="M", help="rows of the left operand")
     parser.add_argument("k", type=_count, metavar="K", help="columns of it, rows of the right one")
     parser.add_argument("n", type=_count, metavar="N", help="columns of the right operand")
-    parser.add_argument("--dtype", default="bf16", help="dtype of the operands (default: bf16)")
+    _dtype_options(parser)
+    parser.add_argument(
+        "--order",
+        metavar="AXES",
+        help="grid axes, slowest first, such as mnk or nmk (default: the better of these)",
+    )
     parser.add_argument(
         "--block", nargs=3, type=_count, metavar=("BM", "BK", "BN"), help="one block shape only"
     )
     parser.add_argument("--top", type=_count, default=10, help="how many to list (default: 10)")
     _chip_option(parser, "v5e")
     _json_option(parser)
+
+    parser = _verb(
+        verbs,
+        "collectives",
+        "calculators:collectives",
+        "say how long a collective over a slice of chips takes at best, and over which links",
+        epilog="a bound, not a prediction: the busiest links at their one-way bandwidth, or the\n"
+        "hops in a row, whichever takes longer. tpulab chips NAME gives each figure's source",
+    )
+    parser.add_argument(
+        "kind",
+        metavar="KIND",
+        help="all-gather, reduce-scatter, all-reduce, all-to-all, or all of them: all",
+    )
+    parser.add_argument(
+        "size",
+        metavar="BYTES",
+        help="of the whole array over all chips: 32MiB, 4.5e6 or an array, 'bf16[2048,8192]'",
+    )
+    parser.add_argument(
+        "--slice",
+        default="4x4",
+        metavar="SHAPE",
+        help="chips along the axes that it runs over, such as 4 or 4x4 (default: 4x4)",
+    )
+    parser.add_argument(
+        "--wraparound",
+        default="auto",
+        metavar="yes|no|auto",
+        help="whether the axes are rings, one word or one for each axis: yes,no. auto: as a slice "
+        "of just these axes has it (default)",
+    )
+    _chip_option(parser, "v5e")
+    _json_option(parser)
+
+
+def _dtype_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dtype", default="bf16", help="dtype of the operands (default: bf16)")
+    parser.add_argument(
+        "--rhs-dtype", metavar="DTYPE", help="dtype of the right operand, when it has another"
+    )
 
 
 def _upkeep(verbs: Any) -> None:

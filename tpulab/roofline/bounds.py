@@ -317,7 +317,7 @@ def critical_contraction(
 
 
 def _time(seconds: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= scale:
             return f"{seconds / scale:.4g} {unit}"
     return f"{seconds * 1e9:.4g} ns"

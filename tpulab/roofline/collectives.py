@@ -314,7 +314,7 @@ def sharded_bytes(
 
 def render_collectives(costs: Sequence[CollectiveCost]) -> str:
     """Costs as a table, one a line."""
-    header = ["collective", "axes", "MiB", "bandwidth us", "latency us", "time us", "limited by"]
+    header = ["collective", "axes", "MiB", "bandwidth µs", "latency µs", "time µs", "limited by"]
     rows = [header]
     for cost in costs:
         axes = " x ".join(

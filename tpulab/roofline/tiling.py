@@ -164,7 +164,7 @@ class Tilings:
     def table(self) -> str:
         """The choices as text, one a line."""
         header = [
-            "block m,k,n", "steps", "VMEM MiB", "HBM MiB", "compute us", "HBM us", "estimate us",
+            "block m,k,n", "steps", "VMEM MiB", "HBM MiB", "compute µs", "HBM µs", "estimate µs",
             "of best", "limited by",
         ]  # fmt: skip
         rows = [header]
@@ -191,7 +191,7 @@ class Tilings:
         kinds = self.dtype if self.rhs_dtype == self.dtype else f"{self.dtype} x {self.rhs_dtype}"
         lines = [
             f"matmul [{self.m}, {self.k}] x [{self.k}, {self.n}] {kinds} -> {self.out_dtype} on "
-            f"{self.chip}: at best {self.speed_of_light_seconds * 1e6:.1f} us"
+            f"{self.chip}: at best {self.speed_of_light_seconds * 1e6:.1f} µs"
         ]
         for row in rows:
             last = len(row) - 1
@@ -200,6 +200,11 @@ class Tilings:
                 for column, (cell, width) in enumerate(zip(row, widths))
             ]
             lines.append("  ".join(cells).rstrip())
+        if not np.all(self.legal):
+            lines.append(
+                "Not legal: block m must be a multiple of 8, k and n of 128, or the whole dimension"
+                + ("." if self.order.endswith("k") else ", and the grid must walk k last.")
+            )
         lines.append(
             f"VMEM limit {self.vmem_limit_bytes / 2**20:.0f} MiB; spilled registers come on top. "
             "The estimate is max(compute, HBM) + first fetch, last write-back, a fixed cost a step."

@@ -58,11 +58,6 @@ def stream_two_passes(x: jax.Array) -> jax.Array:
     )(x, peak)
 
 
-def stream_eight_rows(x: jax.Array) -> jax.Array:
-    """Blocks of eight rows: a step is over before its copy has got going."""
-    return _rows(x, _normalised, 8)
-
-
 def stream_outside(x: jax.Array) -> jax.Array:
     """XLA finds the largest magnitudes, the kernel divides."""
 
@@ -97,15 +92,6 @@ def stream_whole_block(x: jax.Array) -> jax.Array:
     return _rows(x, lambda values: values / jnp.maximum(jnp.max(jnp.abs(values)), 1e-6))
 
 
-def stream_columns(x: jax.Array) -> jax.Array:
-    """The maximum runs down the columns."""
-
-    def body(values: Any) -> Any:
-        return values / jnp.maximum(jnp.max(jnp.abs(values), axis=0, keepdims=True), 1e-6)
-
-    return _rows(x, body)
-
-
 def stream_zero_rows(x: jax.Array) -> jax.Array:
     """Nothing keeps the divisor from zero."""
     return _rows(x, lambda values: values / jnp.max(jnp.abs(values), axis=1, keepdims=True))
@@ -126,7 +112,6 @@ def _gemv(  # type: ignore[no-untyped-def]
     taken: int = 1,
     dtype=jnp.float32,
     vector_map=lambda i: (i, 0, 0),
-    matrix_map=lambda i: (i, 0, 0),
     change=lambda block: block,
 ) -> jax.Array:
     batch, k, n = matrices.shape
@@ -144,7 +129,7 @@ def _gemv(  # type: ignore[no-untyped-def]
         grid=(batch // taken,),
         in_specs=[
             pl.BlockSpec((taken, 1, k), vector_map),
-            pl.BlockSpec((taken, k, n), matrix_map),
+            pl.BlockSpec((taken, k, n), lambda i: (i, 0, 0)),
         ],
         out_specs=pl.BlockSpec((taken, 1, n), lambda i: (i, 0, 0)),
     )(vectors.reshape(batch, 1, k), matrices)
@@ -152,7 +137,7 @@ def _gemv(  # type: ignore[no-untyped-def]
 
 
 def _gemv_blocks(  # type: ignore[no-untyped-def]
-    vectors: jax.Array, matrices: jax.Array, *, clear: bool = True, k_last: bool = True,
+    vectors: jax.Array, matrices: jax.Array, *, k_last: bool = True,
     dtype=jnp.float32,
 ) -> jax.Array:  # fmt: skip
     """Blocks of 128 × 128 of one matrix a step."""
@@ -160,11 +145,9 @@ def _gemv_blocks(  # type: ignore[no-untyped-def]
     axis = 2 if k_last else 1
 
     def kernel(vector_ref, matrix_ref, out_ref, acc_ref):  # type: ignore[no-untyped-def]
-        if clear:
-
-            @pl.when(pl.program_id(axis) == 0)
-            def _() -> None:
-                acc_ref[...] = jnp.zeros_like(acc_ref)
+        @pl.when(pl.program_id(axis) == 0)
+        def _() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
 
         product = jnp.dot(vector_ref[0], matrix_ref[0], preferred_element_type=jnp.float32)
         acc_ref[...] += product.astype(dtype)
@@ -188,11 +171,6 @@ def _gemv_blocks(  # type: ignore[no-untyped-def]
     return out.reshape(batch, n)
 
 
-def gemv_small_blocks(vectors: jax.Array, matrices: jax.Array) -> jax.Array:
-    """Blocks of 128 × 128: 32 KiB a step, and a sum to carry."""
-    return _gemv_blocks(vectors, matrices)
-
-
 def gemv_float32_outside(vectors: jax.Array, matrices: jax.Array) -> jax.Array:
     """XLA casts the matrices to float32 first: they cross HBM five times over."""
     return _gemv(vectors.astype(jnp.float32), matrices.astype(jnp.float32))
@@ -203,23 +181,13 @@ def gemv_first_vector(vectors: jax.Array, matrices: jax.Array) -> jax.Array:
     return _gemv(vectors, matrices, vector_map=lambda i: (0, 0, 0))
 
 
-def gemv_first_matrix(vectors: jax.Array, matrices: jax.Array) -> jax.Array:
-    """The matrices' index map ignores the batch."""
-    return _gemv(vectors, matrices, matrix_map=lambda i: (0, 0, 0))
-
-
 def gemv_bf16_sum(vectors: jax.Array, matrices: jax.Array) -> jax.Array:
     """The accumulator holds bfloat16."""
     return _gemv_blocks(vectors, matrices, dtype=jnp.bfloat16)
 
 
-def gemv_uninitialised(vectors: jax.Array, matrices: jax.Array) -> jax.Array:
-    """Nobody clears the accumulator."""
-    return _gemv_blocks(vectors, matrices, clear=False)
-
-
 def gemv_reduction_first(vectors: jax.Array, matrices: jax.Array) -> jax.Array:
-    """k is not the last axis: an output block is left and visited again."""
+    """The axis of k is not the last: an output block is left and visited again."""
     return _gemv_blocks(vectors, matrices, k_last=False)
 
 
@@ -243,7 +211,6 @@ def _int8(  # type: ignore[no-untyped-def]
     scale_block: int | None = None,
     clear: bool = True,
     finish=lambda total, scale: total * scale,
-    after_step=lambda total, scale: total,
     dtype=jnp.float32,
 ) -> jax.Array:
     (m, k), n = x.shape, weights.shape[1]
@@ -261,8 +228,7 @@ def _int8(  # type: ignore[no-untyped-def]
                 acc_ref[...] = jnp.zeros_like(acc_ref)
 
         product = (multiply or plain)(x_ref[...], weights_ref[...], scale_ref[...])
-        total = acc_ref[...] + product.astype(dtype)
-        acc_ref[...] = after_step(total, scale_ref[...]).astype(dtype)
+        acc_ref[...] += product.astype(dtype)
 
         @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
         def _() -> None:
@@ -293,11 +259,6 @@ def int8_cast_outside(x: jax.Array, weights: jax.Array, scale: jax.Array) -> jax
     return _int8(x, weights.astype(jnp.bfloat16), scale, block_k=4096)
 
 
-def int8_small_blocks(x: jax.Array, weights: jax.Array, scale: jax.Array) -> jax.Array:
-    """Blocks of 128 × 128: 16 KiB a step."""
-    return _int8(x, weights, scale, block_k=128, block_n=128)
-
-
 def int8_dequantised_outside(x: jax.Array, weights: jax.Array, scale: jax.Array) -> jax.Array:
     """XLA scales the weights; the kernel multiplies."""
     ones = jnp.ones_like(scale)
@@ -315,19 +276,6 @@ def int8_scale_along_k(x: jax.Array, weights: jax.Array, scale: jax.Array) -> ja
     return _int8(
         x, weights, scale, multiply=multiply, scale_map=lambda j, s: (0, s), scale_block=block,
         finish=lambda total, scale: total,
-    )  # fmt: skip
-
-
-def int8_scale_forgotten(x: jax.Array, weights: jax.Array, scale: jax.Array) -> jax.Array:
-    """Fetches the scale and does not use it."""
-    return _int8(x, weights, scale, finish=lambda total, scale: total)
-
-
-def int8_scale_each_step(x: jax.Array, weights: jax.Array, scale: jax.Array) -> jax.Array:
-    """Scales the running sum after each block of k."""
-    return _int8(
-        x, weights, scale, block_k=128, finish=lambda total, scale: total,
-        after_step=lambda total, scale: total * scale,
     )  # fmt: skip
 
 
@@ -370,7 +318,6 @@ def _reread(  # type: ignore[no-untyped-def]
     block_n: int,
     *,
     weight_map=lambda i, j: (0, j),
-    columns: int | None = None,
 ) -> jax.Array:
     def kernel(x_ref, weights_ref, out_ref):  # type: ignore[no-untyped-def]
         product = jnp.dot(x_ref[...], weights_ref[...], preferred_element_type=jnp.float32)
@@ -380,7 +327,7 @@ def _reread(  # type: ignore[no-untyped-def]
     return pl.pallas_call(
         kernel,
         out_shape=jax.ShapeDtypeStruct((m, n), x.dtype),
-        grid=(pl.cdiv(m, block_m), pl.cdiv(n, block_n) if columns is None else columns),
+        grid=(pl.cdiv(m, block_m), pl.cdiv(n, block_n)),
         in_specs=[
             pl.BlockSpec((block_m, k), lambda i, j: (i, 0)),
             pl.BlockSpec((k, block_n), weight_map),
@@ -395,24 +342,9 @@ def reread_strips(x: jax.Array, weights: jax.Array) -> jax.Array:
     return _reread(x, weights, 128, 512)
 
 
-def reread_small_blocks(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """Blocks of 128 × 128 of the result."""
-    return _reread(x, weights, 128, 128)
-
-
-def reread_over_vmem(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """Keeps all of x and a thousand columns of the weights, twice each: 20 MiB."""
-    return _reread(x, weights, x.shape[0], 1024)
-
-
 def reread_same_columns(x: jax.Array, weights: jax.Array) -> jax.Array:
     """The weights' index map ignores n."""
     return _reread(x, weights, x.shape[0], 256, weight_map=lambda i, j: (0, 0))
-
-
-def reread_floor(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """The grid is rounded down."""
-    return _reread(x, weights, x.shape[0], 512, columns=weights.shape[1] // 512)
 
 
 def reread_swapped(x: jax.Array, weights: jax.Array) -> jax.Array:
