@@ -170,24 +170,23 @@ def _operand_frames(call: PallasCall, operand: Operand) -> OperandFrames:
     assert operand.indices is not None
     rows, columns = _two_dimensional(operand.shape)
     sizes = operand.block_sizes
-    corners = []
-    for index in operand.indices:
-        start = [
-            int(value) if axis in operand.element_dims else int(value) * size
-            for axis, (value, size) in enumerate(zip(index, sizes, strict=True))
-        ]
-        row = 0
-        for value, extent in zip(start[:-1], operand.shape[:-1], strict=True):
-            row = row * extent + value
-        corners.append((row, start[-1] if start else 0))
+    starts = operand.indices.reshape(len(operand.indices), -1).astype("int64")
+    for axis, size in enumerate(sizes):
+        if axis not in operand.element_dims:
+            starts[:, axis] *= size
+    # leading dimensions are folded into the rows
+    row = starts[:, 0] * 0 if sizes else 0 * operand.moving
+    for axis, extent in enumerate(operand.shape[:-1]):
+        row = row * extent + starts[:, axis]
+    column = starts[:, -1] if sizes else row
     block_rows, block_columns = _two_dimensional(sizes)
     return OperandFrames(
         name=operand.name,
         role="input" if operand.is_input else "output",
         shape=(rows, columns),
         block=(min(block_rows, rows), min(block_columns, columns)),
-        corners=tuple(corners),
-        moving=tuple(bool(moves) for moves in operand.moving),
+        corners=tuple(zip(row.tolist(), column.tolist(), strict=True)),
+        moving=tuple(operand.moving.tolist()),
         moved_bytes=operand.moved_bytes,
     )
 

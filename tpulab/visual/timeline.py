@@ -139,7 +139,8 @@ def strip(timeline: Timeline) -> Strip:
         found = _strip(timeline, steps, whole=steps > last)
         if len(found.spans) <= _MOST_BARS or steps == 1:
             return found
-        steps = max(1, steps * 3 // 4)
+        # bars are spread over the steps about evenly
+        steps = max(1, min(steps - 1, steps * _MOST_BARS // len(found.spans)))
 
 
 def _strip(timeline: Timeline, steps: int, *, whole: bool) -> Strip:
