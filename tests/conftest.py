@@ -13,6 +13,8 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
+# A process that has started JAX has its number of devices for good, and tests share processes.
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 
 
 def _libtpu_exists() -> bool:

@@ -10,6 +10,9 @@ where its time goes:
 * **pipeline**: with transfers, waits, first and last blocks: the predicted time.
 * **measured**: only when a measurement is given.
 
+A function on several devices (``shard_map``, or ``tpulab.on_devices``) whose kernels copy between
+them has two rungs: speed of light, and **links**, by a model of the links between chips.
+
 The first three are bounds from what the author wrote and the chip's data sheet; schedule and
 pipeline are predicted by running the compiled program. Times are those of one JAX device.
 """
@@ -24,6 +27,7 @@ from typing import Any
 from tpulab.errors import TpulabError, UsageError
 from tpulab.hardware import Chip, get_chip
 from tpulab.ladder_climb import climb, simulate_for_ladder
+from tpulab.ladder_links import link_ladder, talks_to_devices
 from tpulab.ladder_model import (
     REASON_LIMIT,
     RUNGS,
@@ -104,7 +108,7 @@ def ladder(
             programs.get(one.name),
             times.get(one.name),
             version,
-            _name_of(function),
+            function,
             arguments,
         )
         for one in chips
@@ -190,7 +194,7 @@ def _answer(
     program: Any,
     measured: float | None,
     version: str | None,
-    function: str,
+    function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> ChipLadder:
     """A chip's ladder from what the earlier rooms gave, or why there is none."""
@@ -200,6 +204,9 @@ def _answer(
         stage = getattr(program, "stage", "compile")
         refusal = Refusal(stage, str(program)[:REASON_LIMIT])
         program = None
+    elif program is not None and talks_to_devices(kernel):
+        version = getattr(program, "compiler_version", None) or version
+        return link_ladder(function, arguments, kernel, program, chip, version, _name_of(function))
     elif program is not None:
         try:
             timeline, compute = simulate_for_ladder(program, kernel, arguments)
@@ -218,7 +225,7 @@ def _answer(
         measured_seconds=measured,
         refusal=refusal,
         compiler_version=getattr(program, "compiler_version", None) or version,
-        function=function,
+        function=_name_of(function),
     )
 
 

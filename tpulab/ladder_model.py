@@ -15,6 +15,7 @@ _KINDS = {
     "tile padding": "bound",
     "schedule": "predicted",
     "pipeline": "predicted",
+    "links": "predicted",
     "measured": "measured",
 }
 REASON_LIMIT = 4000

@@ -21,6 +21,7 @@ import jsonschema
 import pytest
 
 import tpulab
+from tpulab.hardware import get_chip
 from tpulab.kernel import TraceError
 from tpulab.kernel.legality import illegalities
 from tpulab.ladder import RUNGS, ladder
@@ -79,7 +80,8 @@ def climbed(folder_of_the_test_run: Path) -> Callable[[str], dict[str, Any]]:
 
 
 Climbed = Callable[[str], dict[str, Any]]
-ANSWERED = [name for name in CASES if (name, "v5e") not in REFUSALS]
+BY_LINKS = [name for name, case in CASES.items() if case.get("judge") == "links"]
+ANSWERED = [name for name in CASES if (name, "v5e") not in REFUSALS and name not in BY_LINKS]
 
 
 def test_every_kernel_in_jax_has_a_case() -> None:
@@ -167,6 +169,22 @@ def test_prediction_stands_above_the_bound(climbed: Climbed, name: str, chip: st
     assert bound <= predicted <= CASES[name]["ratio"][chip] * bound
     assert sum(answer["stall_seconds"].values()) < predicted
     assert answer["vmem_bytes"] < 128 * 2**20
+
+
+@pytest.mark.needs_libtpu
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", BY_LINKS)
+def test_links_carry_what_the_algorithm_sends(climbed: Climbed, name: str, chip: str) -> None:
+    """Half of each of four shards of 1 MiB goes each way round, in three rounds."""
+    answer = climbed(name)["chips"][chip]
+    ici = get_chip(chip).ici
+    carried = 3 * 2**19 / ici.link_bandwidth_bytes_per_second
+    assert answer["bound_seconds"] == pytest.approx(carried)
+    assert answer["predicted_seconds"] == pytest.approx(carried + 3 * ici.hop_latency_seconds)
+    assert [rung["name"] for rung in answer["rungs"] if rung["seconds"]] == [
+        "speed of light",
+        "links",
+    ]
 
 
 @pytest.mark.needs_libtpu

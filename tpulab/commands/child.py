@@ -16,6 +16,8 @@ from typing import Any
 from tpulab.errors import TpulabError, UnknownNameError, UsageError
 
 _MESSAGE_LIMIT = 1500
+# a slice of 4x4 chips; a file that needs another number can ask for it itself
+_HOST_DEVICES = 16
 
 
 class _Phases:
@@ -89,9 +91,12 @@ def _load(request: dict[str, Any], phases: _Phases) -> tuple[Any, tuple[Any, ...
     phases.enter("load")
     from tpulab.compiler.environment import settle_platform
     from tpulab.kernel import LoadError, load_function, parse_argument
+    from tpulab.kernel.mesh import expect_host_devices
 
     # a file or a make_args() that creates arrays would else load the TPU compiler into this process
     settle_platform()
+    # they may also start JAX's backend, after which there are no more devices for a mesh
+    expect_host_devices(_HOST_DEVICES)
 
     try:
         function, make_arguments = load_function(request["target"])

@@ -324,6 +324,29 @@ def replace_interpret(jaxpr: Any, interpret: Any) -> Any:
     return _rewrite(jaxpr, interpret, effects)[0]
 
 
+def mesh_axes(jaxpr: Any) -> tuple[tuple[str, int], ...]:
+    """Name and size of each axis of the first ``shard_map``'s mesh; () without one."""
+    for equation in _all_equations(jaxpr):
+        if equation.primitive.name == "shard_map":
+            return tuple((str(n), int(s)) for n, s in equation.params["mesh"].shape.items())
+    return ()
+
+
+def _with_host_devices(mesh: Any) -> Any:
+    """A mesh that names no devices, put on host devices where there are enough."""
+    from jax.sharding import AbstractMesh
+
+    hosts = jax.devices("cpu")
+    if not isinstance(mesh, AbstractMesh) or len(hosts) < mesh.size:
+        return mesh
+    return jax.make_mesh(
+        tuple(mesh.shape.values()),
+        tuple(mesh.axis_names),
+        axis_types=mesh.axis_types,
+        devices=hosts[: mesh.size],
+    )
+
+
 def _interpret_effects(interpret: Any) -> set[Any]:
     from jax._src.pallas import core as pallas_core
 
@@ -354,6 +377,8 @@ def _rewrite(jaxpr: Any, interpret: Any, effects: set[Any]) -> tuple[Any, bool]:
                     items = list(params[key])
                     items[position] = new
                     params[key] = tuple(items)
+            if touched and equation.primitive.name == "shard_map":
+                params["mesh"] = _with_host_devices(params["mesh"])
         if touched:
             changed = True
             equation = equation.replace(params=params, effects=equation.effects | effects)

@@ -57,6 +57,21 @@ def start_host_devices(count: int = 8) -> int:
     return there
 
 
+def expect_host_devices(count: int) -> None:
+    """As :func:`start_host_devices`, without starting: code that comes later may ask for others.
+
+    Nothing happens when the backend runs, or when somebody has asked for a number before.
+    """
+    import os
+
+    import jax
+
+    asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if jax_internals.backend_started() or asked or jax.config.jax_num_cpu_devices >= 0:
+        return
+    jax.config.update("jax_num_cpu_devices", count)
+
+
 def on_devices(function: Callable[..., Any], devices: int, axis: str = RING) -> Callable[..., Any]:
     """A function of whole arrays that runs ``function`` on every device of a ring.
 

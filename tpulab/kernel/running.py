@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 from tpulab.errors import TpulabError, UsageError
 from tpulab.kernel import jax_internals
 from tpulab.kernel.capture import captured_output
+from tpulab.kernel.mesh import TooFewDevices
 from tpulab.kernel.observing import Deadlock, Observer
 from tpulab.kernel.tracing import function_name, stage
 from tpulab.kernel.transfers import Transfer, Unmet, Unwaited
@@ -240,6 +242,7 @@ def run(
         raise UsageError(f"mode is 'fast' or 'faithful', not {mode!r}")
     closed, out_tree, leaves = stage(function, arguments, chip)
     values = [_concrete(leaf) for leaf in leaves]
+    _need_devices(function, closed)
     if mode == "fast":
         try:
             flat = execute(closed, True, values)
@@ -266,6 +269,7 @@ def transfers_between(
     """
     closed, _, leaves = stage(function, arguments, chip)
     values = [_concrete(leaf) for leaf in leaves]
+    _need_devices(function, closed)
     observer = Observer()
     with observer, jax_internals.observed_interpreter(observer):
         _, text, error = _interpreted(closed, values, "zero", False, {})
@@ -296,6 +300,18 @@ def execute(closed: Any, interpret: Any, values: Sequence[Any]) -> list[Any]:
     options = {"xla_backend_optimization_level": 0}
     compiled = function.lower(*values).compile(compiler_options=options)
     return list(jax.block_until_ready(compiled(*values)))
+
+
+def _need_devices(function: Callable[..., Any], closed: Any) -> None:
+    """Enough host devices for the mesh that a function brings."""
+    count = math.prod(size for _, size in jax_internals.mesh_axes(closed))
+    there = len(jax.devices("cpu")) if count > 1 else count
+    if there < count:
+        raise TooFewDevices(
+            f"{function_name(function)} runs on {count} devices, and JAX has started with {there}",
+            why="each device of the mesh is stood for by a host device",
+            hint=f"call tpulab.start_host_devices({count}) before anything else uses JAX",
+        )
 
 
 def _concrete(leaf: Any) -> Any:
