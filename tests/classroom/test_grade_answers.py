@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.classroom import submitted as given
 from tpulab.classroom.submissions.answers import Answers
 from tpulab.classroom.submissions.labs import find_lab, lab_of, lab_specs
 from tpulab.classroom.submissions.reading import Cell, Submission, UnreadableError, read
 from tpulab.classroom.submissions.slicing import BrokenCell, Slicer, units_of
-from tests.classroom import submitted as given
 
 
 def answers(tmp_path: Path, notebook) -> Answers:

@@ -76,7 +76,7 @@ def judge(
     Raises:
         TpulabError: the checker itself cannot work here; never because of the answer.
     """
-    from tpulab.grading import Limits, StepResult
+    from tpulab.grading import Limits, StepResult, warm
     from tpulab.grading.display import Silent
     from tpulab.grading.judge import Judge
     from tpulab.grading.shipping import ship_file
@@ -90,6 +90,8 @@ def judge(
         stage_seconds=min(limits.stage_seconds, bounds.seconds),
         memory_bytes=bounds.memory_bytes or limits.memory_bytes,
     )
+    # the first answer meets processes that are up, and a compiler that has started
+    warm()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tpulab-grade-") as folder:
         file = Path(folder) / _FILE

@@ -61,6 +61,13 @@ def document(title: str, body: str) -> str:
     )
 
 
+def score(item: Mapping[str, Any]) -> str:
+    """Points of a submission or an exercise."""
+    if item["max_points"] is None:
+        return "no points"
+    return f"{number(item['points'])} of {number(item['max_points'])}"
+
+
 def badge(status: str) -> str:
     """A status as mark, word and colour."""
     mark, words, kind = STATUS[status]
@@ -72,8 +79,8 @@ def page(result: Mapping[str, Any]) -> str:
     name = result["submission"]
     head = [
         f"<h1>{escaped(name)}</h1>",
-        f'<p class="score">{number(result["points"])} of {number(result["max_points"])} points'
-        f" {badge(result['status'])}</p>",
+        f'<p class="score">{score(result).removesuffix(" points")} points '
+        f"{badge(result['status'])}</p>",
         f"<p>{_about(result)}</p>",
         messages(result["messages"], "What was found in the file"),
     ]
@@ -121,7 +128,7 @@ def _overview(exercises: Iterable[Mapping[str, Any]]) -> str:
         rows.append(
             f'<tr><th scope="row"><a href="#{escaped(item["grade_id"])}">'
             f"{escaped(item['exercise'])}</a></th>"
-            f'<td class="number">{number(item["points"])} of {number(item["max_points"])}</td>'
+            f'<td class="number">{score(item)}</td>'
             f"<td>{badge(item['status'])}</td>{cells}<td>{escaped(_rung(item))}</td>"
             f'<td class="said">{escaped(_times(item))}</td></tr>'
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from tpulab.classroom.submissions.pages import badge, document, escaped, messages, number
+from tpulab.classroom.submissions.pages import badge, document, escaped, messages, number, score
 from tpulab.classroom.submissions.results import FORMAT
 
 _COLUMNS = ("submission", "lab", "status", "points", "max_points", "messages")
@@ -132,8 +132,7 @@ def _table(lab: str | None, results: Sequence[Mapping[str, Any]], slugs: Mapping
         said = "; ".join(result["messages"])
         rows.append(
             f'<tr><th scope="row"><a href="{escaped(link)}">{escaped(result["submission"])}</a>'
-            f'</th><td class="number">{number(result["points"])} of '
-            f"{number(result['max_points'])}</td><td>{badge(result['status'])}</td>{cells}"
+            f'</th><td class="number">{score(result)}</td><td>{badge(result["status"])}</td>{cells}'
             f'<td class="said">{escaped(said)}</td></tr>'
         )
     title = lab or "no lab"
