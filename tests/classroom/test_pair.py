@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tpulab.bootstrap import _extras
-from tpulab.classroom import jupyter_settings, lab, pair, roles
+from tpulab.classroom import jupyter_settings, lab, pair, roles, updates
 from tpulab.classroom.jupyter_settings import Partner, server_environment, server_options
 from tpulab.classroom.pair import open_pair, tunnel
 from tpulab.classroom.roles import Turns, turns
@@ -198,6 +198,53 @@ def test_whoever_names_a_kernel_second_joins_the_first() -> None:
     first, second, other = asyncio.run(open_at_once())
     assert first["kernel"]["id"] == second["kernel"]["id"]
     assert other["kernel"]["id"] != first["kernel"]["id"]
+
+
+# displays that are updated in place -----------------------------------------------------------
+
+
+def message(kind: str, text: str, display_id: str | None) -> dict[str, Any]:
+    content: dict[str, Any] = {"data": {"text/plain": text}, "metadata": {}}
+    if display_id is not None:
+        content["transient"] = {"display_id": display_id}
+    return {"header": {"msg_type": kind}, "content": content}
+
+
+def test_a_display_is_replaced_where_it_stands() -> None:
+    def hook(outputs: list[Any], cell: Any, state: object, message: dict[str, Any]) -> None:
+        # as the server's own does: updates are dropped
+        if message["header"]["msg_type"] != "update_display_data":
+            output = {"output_type": "display_data", "data": message["content"]["data"]}
+            cell["outputs"].append(output)
+
+    hook_with_updates = updates.with_updates(hook)
+    cell: dict[str, list[Any]] = {"outputs": []}
+
+    def send(*words: Any) -> list[str]:
+        hook_with_updates([], cell, object(), message(*words))
+        return [output["data"]["text/plain"] for output in cell["outputs"]]
+
+    send("display_data", "first", "one")
+    send("display_data", "between", None)
+    send("display_data", "third", "two")
+    assert send("update_display_data", "1st", "one") == ["1st", "between", "third"]
+    assert send("update_display_data", "3rd", "two") == ["1st", "between", "3rd"]
+    assert send("update_display_data", "1.", "one") == ["1.", "between", "3rd"]
+    assert send("update_display_data", "who?", "nobody") == ["1.", "between", "3rd"]
+    # the cell runs again: what stands there now is not what the old handle showed
+    cell["outputs"].clear()
+    send("display_data", "anew", None)
+    assert send("update_display_data", "late", "one") == ["anew"]
+    assert send("update_display_data", "late", "two") == ["anew"]
+
+
+def test_the_servers_hook_is_the_one_that_is_extended() -> None:
+    actions = pytest.importorskip("jupyter_server_nbmodel.actions")
+    pytest.importorskip("tpulab.classroom.together")
+    assert hasattr(actions._output_hook, "places")
+    extended = actions._output_hook
+    updates.install()
+    assert actions._output_hook is extended
 
 
 # turns -------------------------------------------------------------------------------------------

@@ -59,13 +59,17 @@ def work(tmp_path: Path) -> Path:
         "setup": "\n".join(map(source, ('chip = "', "import jax\n", "first_kernel-add"))),
         "check": source("first_kernel-add-check"),
         "widget": "\n".join(map(source, ("def double(", "step_through("))),
+        "turns": "from tpulab.classroom import turns\nturns()",
         "slow": f"""\
 import pathlib, time
+from IPython.display import Pretty, display
+shown = display(Pretty("not yet updated"), display_id=True)
 print("before the tab is closed", flush=True)
 while not pathlib.Path({str(tmp_path / "closed")!r}).exists():
     time.sleep(0.05)
 for line in range(5):
     print("afterwards", line, flush=True)
+shown.update(Pretty("updated in place"))
 """,
     }
     folder = tmp_path / "work"
@@ -244,6 +248,13 @@ def kernels(processes: list[int]) -> list[int]:
     return found
 
 
+def saved_is_complete(notebook: Path) -> bool:
+    """Whether the file holds all that the slow cell put out."""
+    (slow,) = [c for c in json.loads(notebook.read_text())["cells"] if c["id"] == "slow"]
+    text = json.dumps(slow["outputs"])
+    return all(f"afterwards {line}" in text for line in range(5)) and "updated in place" in text
+
+
 def test_two_people_in_one_notebook(
     pair: Pair, screens: tuple[Any, Any], work: Path, tmp_path: Path
 ) -> None:
@@ -291,21 +302,27 @@ def test_two_people_in_one_notebook(
     grace.keyboard.press("ArrowRight")
     output(ada, 3, "Step 2 of")
 
+    # either of them hands over, and both see who drives
+    run(ada, 4)
+    grace.get_by_role("button", name="Hand over to Grace Hopper").click()
+    for page in screens:
+        output(page, 4, "Grace Hopper drives, Ada navigates.")
+
     # one kernel for both, and everything stays on this machine
     assert len(kernels(pair.processes())) == 1
     assert pair.listens_on() <= LOOPBACK
 
     # the output of a running cell survives the tab of the one who ran it
-    run(ada, 4)
-    output(grace, 4, "before the tab is closed")
+    run(ada, 5)
+    output(grace, 5, "before the tab is closed")
     ada.close()
     (tmp_path / "closed").touch()
-    output(grace, 4, "afterwards 4")
+    output(grace, 5, "afterwards 4")
+    output(grace, 5, "updated in place")
     deadline = time.monotonic() + SLOW_MACHINE_SECONDS
-    while "afterwards 4" not in notebook.read_text() and time.monotonic() < deadline:
+    while not saved_is_complete(notebook) and time.monotonic() < deadline:
         time.sleep(0.1)
-    saved = {c["id"]: c["outputs"] for c in json.loads(notebook.read_text())["cells"]}
-    assert "".join(saved["slow"][0]["text"]).count("afterwards") == 5
+    assert saved_is_complete(notebook)
     assert ada.problems == grace.problems == []
 
     # nothing is left behind: no store beside the notebooks, no process, no folder with tokens

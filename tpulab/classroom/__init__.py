@@ -8,6 +8,7 @@ Modules:
     jupyter_settings: how JupyterLab is set up, for one person or for several.
     pair: the same for several people at once.
     together: what the server itself does differently then.
+    updates: displays that are updated in place, for that server.
     roles: who drives, and for how long.
     predict: the learner's numbers, written down before and compared after.
     showing: cells that show what the learner wrote, or that nothing is written yet.

@@ -11,6 +11,10 @@ from jupyter_server.auth.identity import PasswordIdentityProvider
 from jupyter_server.services.sessions.sessionmanager import SessionManager
 from traitlets import Dict, Unicode
 
+from tpulab.classroom import updates
+
+updates.install()
+
 
 class Partners(PasswordIdentityProvider):
     """Every partner has a token of their own, and with it a name.
