@@ -130,8 +130,8 @@ def shift_outside(shard: jax.Array) -> jax.Array:
 
 
 def shift_in_turn(shard: jax.Array) -> jax.Array:
-    """Sends eight rows at a time and waits for each piece before the next one starts."""
-    rows = 8
+    """Sends a piece at a time and waits for it before the next one starts."""
+    rows = max(8, shard.shape[0] // 32)
 
     def kernel(shard_ref, out_ref, send_sems, recv_sems):  # type: ignore[no-untyped-def]
         _, left, right = _place()
