@@ -98,15 +98,22 @@ def _compare(got: np.ndarray, want: np.ndarray, rtol: float, atol: float, what: 
 
 
 def accepted(function: Callable[..., Any], arguments: Sequence[Any], chip: str) -> None:
-    """See that the chip's compiler takes the function, and say what it needs.
+    """See that the function obeys the chip's rules and its compiler takes it; say what it needs.
 
-    Where there is no TPU compiler, that is said, and nothing is raised.
+    Rules are more than refusals: a sum along an axis that is marked parallel compiles, and is wrong
+    on a chip that shares the axis between two cores. Where there is no TPU compiler, that is said.
 
     Raises:
+        CheckFailed: a rule is broken.
         TpulabError: the compiler or JAX's lowering refuses it.
     """
     from tpulab.compiler import CompilerMissing, compile
+    from tpulab.kernel import illegalities, trace
 
+    for broken in illegalities(trace(function, *arguments, chip=chip), chip):
+        raise CheckFailed(
+            f"{chip}: {broken.what}", why=broken.why, hint=broken.hint, where=broken.where
+        )
     try:
         program = compile(function, *arguments, chip=chip)
     except CompilerMissing as error:

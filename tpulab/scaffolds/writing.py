@@ -25,7 +25,7 @@ _PLACEHOLDER = re.compile(r"\bscaffold(?=(_kernel)?\b)")
 # a file with the name of a package that it imports would be imported in its place
 _PACKAGES = frozenset({"jax", "jaxlib", "libtpu", "ml_dtypes", "numpy", "scipy", "tpulab"})
 # so long that no line of a template becomes longer than 100 characters
-_LONGEST_NAME = 32
+_LONGEST_NAME = 28
 
 
 def write(name: str, kind: str, folder: str | Path = ".") -> Path:

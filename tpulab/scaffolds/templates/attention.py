@@ -1,10 +1,11 @@
-"""scaffold: flash attention, softmax(q @ k.T) @ v without the scores ever in HBM.
+"""scaffold: flash attention, softmax(q @ k.T) @ v, its scores never in HBM.
 
 Written by `tpulab new`; from here on it is yours. It is right and decent, not the best.
 
-    python scaffold.py               check it, then say how fast it is on a TPU v5e
-    python scaffold.py --chip v6e    the same for another chip; `tpulab chips` lists them
+    python scaffold.py
+        checks it, then says how fast it is on a TPU v5e; --chip v6e asks another chip
     tpulab ladder scaffold.py:scaffold
+        its ladder alone
 """
 
 import jax
@@ -99,8 +100,9 @@ def small_inputs():
 def check(chip):
     """Right in both interpreters, and accepted by the chip's compiler."""
     for inputs in small_inputs():
+        want = oracle(*inputs)
         # weights and result are bfloat16, right to 8 bits of mantissa
-        workbench.agree(scaffold, inputs, oracle(*inputs), rtol=2**-6, atol=2**-7)
+        workbench.agree(scaffold, inputs, want, rtol=2**-6, atol=2**-7)
     workbench.accepted(scaffold, make_args(), chip)
 
 

@@ -2,9 +2,10 @@
 
 Written by `tpulab new`; from here on it is yours. It is right and decent, not the best.
 
-    python scaffold.py               check it, then say how long a TPU v5e's links take
-    python scaffold.py --chip v6e    the same for another chip; `tpulab chips` lists them
+    python scaffold.py
+        checks it, then says how long a TPU v5e's links take; --chip v6e asks another chip
     tpulab ladder scaffold.py:scaffold
+        its ladder alone
 """
 
 import jax
@@ -84,15 +85,17 @@ def check(chip):
     """Right where copies, barriers and semaphores are simulated; accepted by the compiler."""
     for devices in (2, 4, DEVICES):
         inputs = small_inputs(devices)
+        want = oracle(*inputs)
         # the plain interpreter has no copies between devices; nothing is added, so all is exact
-        workbench.agree(scaffold, inputs, oracle(*inputs), modes=("faithful",))
+        workbench.agree(scaffold, inputs, want, modes=("faithful",))
     workbench.accepted(scaffold, make_args(), chip)
 
 
 def benchmark(chip):
     """Bounds, and the time on the links: several chips are not simulated yet."""
     print(tpulab.ladder(scaffold, *make_args(), chip=chip))
-    print(workbench.time_on_links(scaffold, small_inputs(DEVICES), make_args(), chip))
+    small = small_inputs(DEVICES)
+    print(workbench.time_on_links(scaffold, small, make_args(), chip))
 
 
 def main(chip):

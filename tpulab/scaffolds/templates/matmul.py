@@ -2,9 +2,10 @@
 
 Written by `tpulab new`; from here on it is yours. It is right and decent, not the best.
 
-    python scaffold.py               check it, then say how fast it is on a TPU v5e
-    python scaffold.py --chip v6e    the same for another chip; `tpulab chips` lists them
+    python scaffold.py
+        checks it, then says how fast it is on a TPU v5e; --chip v6e asks another chip
     tpulab ladder scaffold.py:scaffold
+        its ladder alone
 """
 
 import functools
@@ -87,8 +88,9 @@ def small_inputs():
 def check(chip):
     """Right in both interpreters, and accepted by the chip's compiler."""
     for inputs in small_inputs():
+        want = oracle(*inputs)
         # a bfloat16 result is right to 8 bits of mantissa; the sum itself is made in float32
-        workbench.agree(scaffold, inputs, oracle(*inputs), rtol=2**-7, atol=1e-3)
+        workbench.agree(scaffold, inputs, want, rtol=2**-7, atol=1e-3)
     workbench.accepted(scaffold, make_args(), chip)
 
 
