@@ -229,6 +229,14 @@ def test_a_copy_of_another_release_is_noted(tmp_path) -> None:
     assert any("another release" in note for note in answers(tmp_path, notebook).notes)
 
 
+def test_the_labs_own_check_cell_says_when(tmp_path) -> None:
+    """A later try, with a check of its own, is not what nbgrader would grade."""
+    notebook = given.with_answers(add=given.solution("add"))
+    later = 'def add(x, y):\n    return None  # a try\n\ntpulab.check("first_kernel.add", add)'
+    notebook["cells"].append(given.code(later))
+    assert "a try" not in one(tmp_path, notebook).source
+
+
 # ---- slices
 
 
@@ -290,7 +298,15 @@ def test_a_slice_knows_what_nobody_defines() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["def f(:\n  pass", "return 1", "(" * 5000, "x = " + "-" * 50_000 + "1", "\tx\n  y", "break"],
+    [
+        "def f(:\n  pass",
+        "x = 1" + " + 1" * 3000,
+        "return 1",
+        "(" * 5000,
+        "x = " + "-" * 50_000 + "1",
+        "\tx\n  y",
+        "break",
+    ],
 )
 def test_what_is_not_python_is_a_broken_cell(text) -> None:
     assert isinstance(units_of(Cell(1, "code", text)), BrokenCell)
@@ -355,7 +371,14 @@ def test_lone_surrogates_and_nuls_do_no_harm(tmp_path) -> None:
     assert all(cell.source.encode() and "\0" not in cell.source for cell in submission.cells)
 
 
-def test_a_large_file_is_not_read(tmp_path, monkeypatch) -> None:
+def test_every_kind_of_line_end_counts_as_one(tmp_path) -> None:
+    source = given.solution("add")
+    mixed = source.replace("\n", "\r\n", 2).replace("\n\n", "\r\n\r")
+    answer = one(tmp_path, given.with_answers(add=mixed))
+    assert {"add", "add_kernel"} <= set(run(answer))
+
+
+def test_a_large_file_is_not_read(tmp_path) -> None:
     path = tmp_path / "large.ipynb"
     with path.open("wb") as file:
         file.truncate(65 << 20)

@@ -167,6 +167,17 @@ def test_files_are_named_below_what_they_have_in_common(folder, tmp_path) -> Non
     assert not [name for name in running.find_files([folder], folder / "out")[0] if "old" in name]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are text")
+def test_a_name_that_is_no_text(tmp_path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/ad\xe4\x1b[31m.ipynb")).write_text("no")
+    grade([folder], tmp_path / "out", executor=THREAD)
+    (result,) = results_in(tmp_path / "out").values()
+    assert result["status"] == "unreadable"
+    assert "\x1b" not in (tmp_path / "out" / "index.html").read_text("utf-8")
+
+
 def test_usage_errors_come_before_any_work(folder, tmp_path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "bad.toml").write_text("[steps]\nlegal = 2\n")

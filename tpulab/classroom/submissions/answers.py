@@ -148,10 +148,11 @@ class Answers:
         checks = re.compile(
             rf"check\(\s*['\"]{re.escape(task.exercise)}['\"]\s*,\s*{task.function}\b"
         )
-        end = None
-        for position, unit in enumerate(self.units):
-            if checks.search(unit.text) or unit.cell.grade_id == task.check_id:
-                end = position + 1
+        own = [n for n, unit in enumerate(self.units) if unit.cell.grade_id == task.check_id]
+        others = [n for n, unit in enumerate(self.units) if checks.search(unit.text)]
+        # the lab's own check cell is the one that counts, as for nbgrader
+        found = (own if task.check_id else []) or others
+        end = found[-1] + 1 if found else None
         if end is None:
             # as if it were checked right below the last definition
             bound = [n for n, unit in enumerate(self.units) if task.function in unit.binds]

@@ -203,6 +203,8 @@ def _text(value: Any) -> str:
 
 
 def _clean(text: str) -> str:
+    # for Python every kind of line end is one, and so lines are counted
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     return (
         text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
     )

@@ -217,7 +217,7 @@ def _slugs(names: Sequence[str] | dict[str, Job]) -> dict[str, str]:
         stem, suffix = os.path.splitext(name)
         slug = re.sub(r"[^\w.-]+", "-", stem.replace("/", "--")).strip(".-") or "submission"
         if len(slug) > 100:
-            slug = f"{slug[:90]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+            slug = f"{slug[:90]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}"
         # some file systems do not tell capitals
         if slug.lower() in taken:
             slug += suffix.replace(".", "-")
@@ -389,7 +389,8 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file completely or not at all."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+        # a file's name may hold bytes that are no text
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace", newline="") as file:
             file.write(text)
         # mkstemp's files are for the owner only, results are read by a class
         umask = os.umask(0)

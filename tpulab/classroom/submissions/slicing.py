@@ -96,7 +96,11 @@ def units_of(cell: Cell) -> tuple[Unit, ...] | BrokenCell:
             message = getattr(error, "msg", None) or type(error).__name__
             return BrokenCell(cell, message, getattr(error, "lineno", None) or 1)
     lines = text.split("\n")
-    return tuple(_unit(cell, group, lines) for group in _sharing_lines(tree.body))
+    try:
+        return tuple(_unit(cell, group, lines) for group in _sharing_lines(tree.body))
+    except _PARSER_ERRORS as error:
+        # nested deeper than can be followed
+        return BrokenCell(cell, type(error).__name__, 1)
 
 
 def _parsed(text: str) -> ast.Module:
