@@ -41,6 +41,10 @@
 # rungs: a kernel that is right but slow passes, is shown amber, and is told the next rung. A function
 # you have not written yet is *not attempted*; that is no error, so you can run all cells at any
 # time. Stuck? `tpulab.hint("first_kernel.add")` gives the next hint.
+#
+# Two of you? `tpulab pair` opens a lab on two screens. One drives and types; the other navigates: reads
+# along, asks, thinks a step ahead. In a cell of your own, `from tpulab.classroom import turns; turns()`
+# shows both of you whose turn it is, and hands over.
 
 # %% tags=["parameters"]
 chip = "v5e"  # your kernels are compiled and predicted for this one
