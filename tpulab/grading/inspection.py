@@ -339,6 +339,7 @@ def faithful_run(function: Callable[..., Any], arrays: Sequence[Any]) -> tuple[A
     where = report.where or next(iter(places), None)
     return outputs, {
         "explains": bool(explains),
+        "hangs": report.deadlock is not None,
         "devices": report.devices,
         "messages": [message.replace(f" ({where})", "")[:600] for message in report.messages[:8]],
         "hint": report.hint,

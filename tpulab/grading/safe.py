@@ -79,6 +79,8 @@ def _unsafe(inquiry: Inquiry, report: Mapping[str, Any], described: str) -> Step
     messages = [str(message) for message in report.get("messages") or []]
     copies = inquiry.warning("copy-not-waited")
     hint = copies["hint"] if copies else str(report.get("hint") or "")
+    if report.get("hangs"):
+        messages[0] = "the kernel hangs: " + messages[0].replace("the kernel waits", "it waits")
     symptom = messages[0]
     if copies:
         messages.insert(0, f"a copy is not waited for: {copies['what']}")

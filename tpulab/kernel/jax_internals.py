@@ -362,6 +362,10 @@ def _rewrite(jaxpr: Any, interpret: Any, effects: set[Any]) -> tuple[Any, bool]:
         touched = False
         if equation.primitive.name in KERNEL_PRIMITIVES:
             params["interpret"] = interpret
+            if interpret is True and "jaxpr" in params:
+                from tpulab.kernel.hoisting import hoist_grid_indices
+
+                params["jaxpr"] = hoist_grid_indices(params["jaxpr"])
             if interpret is not True and "compiler_params" in params:
                 params["compiler_params"] = _parallel_first(params["compiler_params"])
             touched = True

@@ -150,7 +150,7 @@ class Observer:
         who = f"device {core[0]} waits" if self.devices > 1 else "the kernel waits"
         other = "no device" if self.devices > 1 else "nothing"
         if not wait.copies:
-            what = f"for a signal that {other} gives"
+            what = f"for a semaphore that {other} signals"
             if count or wait.amount > 1:
                 what = (
                     f"for {wait.amount} signals on a semaphore, and {count} "
