@@ -276,6 +276,21 @@ def test_symptoms_of_a_refused_program():
     assert "may take" not in text
 
 
+def test_a_grid_index_inside_a_loop():
+    body = (
+        "jax.lax.fori_loop(0, 2, lambda n, c: c + pl.program_id(0), 0)\n"
+        "    @pl.when(pl.program_id(0) >= 0)\n"
+        "    def _():\n        out_ref[...] = x_ref[...] + y_ref[...] + 0 * jax.lax.fori_loop("
+        "0, 2, lambda n, c: c + pl.program_id(0), 0).astype(jnp.float32)"
+    )
+    verdict = verdict_on(
+        "first_kernel.add",
+        KERNEL.format(body=body) + ADD.replace("out_shape", "grid=(1,), out_shape"),
+    )
+    assert "pl.program_id is asked for inside a loop" in str(verdict), str(verdict)
+    assert "i = pl.program_id(0)" in verdict.failed.hint
+
+
 # ---- the catalogue
 
 
