@@ -186,9 +186,11 @@ def changed(
         mask: which scores count; the others are ``fill``.
         fill: what stands for a score that does not count.
         heads: which key head a query head gets: "group", "modulo" or "first".
-        **options: of :func:`softmax_times`, and ``scale_power`` of :func:`scores_of`.
+        **options: of :func:`softmax_times`, ``scale_power`` of :func:`scores_of`, and ``store``:
+            what keeping the scores does to them.
     """
     scale_power = options.pop("scale_power", 1.0)
+    store = options.pop("store", lambda x: x)
 
     def compute(arguments: Arguments) -> np.ndarray | None:
         query, key, value = by_head(arguments)
@@ -200,7 +202,7 @@ def changed(
             wanted = each % count if heads == "modulo" else 0 * each
             key = np.asarray(arguments[1], np.float32)[wanted]
             value = np.asarray(arguments[2], np.float32)[wanted]
-        scores = _masked(scores_of(query, key, scale_power), mask, fill)
+        scores = _masked(store(scores_of(query, key, scale_power)), mask, fill)
         if options.get("shift") is False and scores.max() < _OVERFLOWS:
             return None
         return softmax_times(scores, value, **options)

@@ -52,6 +52,12 @@ def softmax_suspects(mask: Mask | None = None) -> tuple[Suspect, ...]:
             "divide the accumulator by the sum, once, when all keys are in",
             whole(changed(mask, divide=False)),
         ),
+        Suspect(
+            "the scores are rounded to bfloat16 before the exponential, which turns an error of "
+            "their last digit into a factor",
+            "ask the product for preferred_element_type=jnp.float32",
+            whole(changed(mask, store=to_bfloat16)),
+        ),
     )
 
 

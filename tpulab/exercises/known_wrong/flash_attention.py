@@ -10,10 +10,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 
-def _scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    return jax.lax.dot_general(
-        query, key, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-    )
+def _scores(query: jax.Array, key: jax.Array, dtype=jnp.float32) -> jax.Array:  # type: ignore[no-untyped-def]
+    return jax.lax.dot_general(query, key, (((1,), (1,)), ((), ())), preferred_element_type=dtype)
 
 
 def _dot(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
@@ -31,13 +29,14 @@ def _rows(  # type: ignore[no-untyped-def]
     axis: int = 1,
     divide: bool = True,
     floor: bool = False,
+    scores_dtype=jnp.float32,
 ):
     """Whole rows of scores; what differs from the plain answer is what is wrong."""
     (m, depth), n = query.shape, key.shape[0]
     block_q = min(block_q, m)
 
     def kernel(query_ref, key_ref, value_ref, out_ref):  # type: ignore[no-untyped-def]
-        weights = weigh(_scores(query_ref[...], key_ref[...]) * depth**-scale_power)
+        weights = weigh(_scores(query_ref[...], key_ref[...], scores_dtype) * depth**-scale_power)
         total = weights.sum(axis=axis, keepdims=True)
         if axis == 0:
             weights, total = weights / total, 1
@@ -89,13 +88,8 @@ def rows_not_divided(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
 
 
 def rows_in_bfloat16(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """The scores pass through bfloat16 before the exponential."""
-
-    def weigh(scores):  # type: ignore[no-untyped-def]
-        narrow = scores.astype(jnp.bfloat16).astype(jnp.float32)
-        return jnp.exp(narrow - narrow.max(axis=1, keepdims=True))
-
-    return _rows(query, key, value, weigh=weigh)
+    """The first product has no preferred_element_type: its scores are bfloat16."""
+    return _rows(query, key, value, scores_dtype=jnp.bfloat16)
 
 
 def rows_scores_outside(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -277,11 +271,6 @@ def streaming_padding_is_zero(query: jax.Array, key: jax.Array, value: jax.Array
     return _flash(query, key, value, fill=0.0)
 
 
-def streaming_value_padding(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Keys beyond the edge have no weight, but 0 times their values is not 0."""
-    return _flash(query, key, value, mask_values=False)
-
-
 def streaming_keys_parallel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """The axis that carries the sums is marked parallel."""
     return _flash(query, key, value, semantics=("parallel", "parallel", "parallel"))
@@ -314,19 +303,6 @@ def causal_strict(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Arr
     return _flash(query, key, value, causal=True, keep=lambda row, column: column < row)
 
 
-def causal_upside_down(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """A query sees the keys behind it."""
-    return _flash(
-        query,
-        key,
-        value,
-        causal=True,
-        keep=lambda row, column: column >= row,
-        live=lambda i, j, block_q, block_k: (j + 1) * block_k > i * block_q,
-        last=None,
-    )
-
-
 def causal_no_offset(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """The mask compares positions inside the blocks."""
     return _flash(query, key, value, causal=True, offset=False)
@@ -340,11 +316,6 @@ def causal_unmasked_diagonal(query: jax.Array, key: jax.Array, value: jax.Array)
 def causal_wrong_clamp(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """The index map stops at block i, though blocks of keys are half as long."""
     return _flash(query, key, value, causal=True, block_k=256, last=lambda i, block_q, block_k: i)
-
-
-def causal_no_rescale(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Neither sum nor accumulator follows the maximum."""
-    return _flash(query, key, value, causal=True, rescale_sum=False, rescale_acc=False)
 
 
 def causal_reads_padding(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -377,11 +348,6 @@ def grouped_first_head(query: jax.Array, key: jax.Array, value: jax.Array) -> ja
 def grouped_no_division(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Query head h asks for key head h, which there is not."""
     return _flash(query, key, value, causal=True, head=lambda h, group, key_heads: h)
-
-
-def grouped_in_bfloat16(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Maximum, sum and accumulator in bfloat16 scratch."""
-    return _flash(query, key, value, causal=True, dtype=jnp.bfloat16)
 
 
 def grouped_small_blocks(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
