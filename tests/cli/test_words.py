@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Run, command, environment
 
-VERBS = ["lab", "pair", "list", "check", "hint", "solution", "reset", "ladder", "explain"]
+VERBS = ["lab", "pair", "list", "check", "hint", "solution", "reset", "new", "ladder", "explain"]
 VERBS += ["chips", "roofline", "tiling", "doctor", "test", "release"]
 
 
