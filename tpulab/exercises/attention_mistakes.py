@@ -291,3 +291,18 @@ def unequal(**changes: Any) -> Compute:
         return update(arguments, blocks)
 
     return compute
+
+
+def values_beyond_the_edge(arguments: Arguments, blocks: Blocks) -> np.ndarray | None:
+    """Causal: queries whose block sees the ragged block of keys get 0 × NaN from its values."""
+    found = sizes(blocks)
+    length = arguments[1].shape[-2]
+    if found is None or length % found[1] == 0:
+        return None
+    block_q, block_k = found
+    out = changed(seen_before)(arguments)
+    assert out is not None
+    first_ragged = length - length % block_k
+    reached = (np.arange(out.shape[-2]) // block_q + 1) * block_q > first_ragged
+    out[:, reached] = np.nan
+    return _shaped(out, arguments)

@@ -15,6 +15,7 @@ from tpulab.exercises.attention_mistakes import (
     to_bfloat16,
     unequal,
     up_to_diagonal,
+    values_beyond_the_edge,
     whole,
     within_the_block,
 )
@@ -116,6 +117,13 @@ PADDING_COUNTS = Suspect(
     padded_with_zeros,
 )
 CAUSAL = (
+    Suspect(
+        "the last queries are NaN: the values of ragged keys are read as data, for 0 × NaN is NaN, "
+        "or no step writes the last block of queries",
+        "set rows of the value beyond the edge to zero with jnp.where; round the grid up with "
+        "pl.cdiv",
+        values_beyond_the_edge,
+    ),
     Suspect(
         "the mask leaves the scores above the diagonal at 0, and exp(0 - maximum) is not 0",
         "give them the score -jnp.inf",

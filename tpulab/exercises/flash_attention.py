@@ -302,7 +302,7 @@ CAUSAL_ATTENTION = _attention(
         _wrong("causal_no_offset", "correct", "positions within the block", "inside the blocks"),
         _wrong("causal_unmasked_diagonal", "correct", "diagonal not masked", "crosses"),
         _wrong("causal_wrong_clamp", "correct", "wrong block of keys", "wrong block of keys"),
-        _wrong("causal_reads_padding", "correct", "ragged values read as data", "ragged"),
+        _wrong("causal_reads_padding", "correct", "ragged values read as data", "0 × nan"),
         _wrong("causal_dead_blocks", "fast", "dead blocks computed", "times the matrix operations"),
     ),
     suspects=(*CAUSAL, *softmax_suspects(seen_before), *online_suspects(seen_before)),
