@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpulab.kernel import jax_internals
+from tpulab.kernel import interpreter_internals
 from tpulab.kernel.transfers import Account, Core, End, Event, Signal, Start, Wait, replay
 
 #: How long nothing may move before a standstill counts as a deadlock, and how often is looked.
@@ -86,7 +86,7 @@ class Observer:
     def begin(self, kind: str, core: Core, event: Event | None) -> None:
         """A device is about to do something; ``kind`` is the interpreter's name for it."""
         self._moves += 1
-        self.devices = max(self.devices, jax_internals.interpreted_devices())
+        self.devices = max(self.devices, interpreter_internals.interpreted_devices())
         if isinstance(event, (Start, Signal)) and not 0 <= event.target[0] < self.devices:
             self._stop_stranger(core, event)
             return
@@ -94,7 +94,7 @@ class Observer:
             self._events[core].append(event)
         if isinstance(event, Wait):
             self._waiting[core] = event
-        elif kind in jax_internals.MEETINGS:
+        elif kind in interpreter_internals.MEETINGS:
             self._idle.add(core)
 
     def end(self, kind: str, core: Core, event: Event | None) -> None:
@@ -113,7 +113,7 @@ class Observer:
                 f"{self.devices - 1}",
                 event.where or None,
             )
-        jax_internals.stop_interpreter(InterpreterStopped(self.stranger[0]))
+        interpreter_internals.stop_interpreter(InterpreterStopped(self.stranger[0]))
 
     # the watch
 
@@ -126,7 +126,7 @@ class Observer:
             quiet += _LOOK_SECONDS
             if quiet >= self._patience:
                 self.deadlock = self._describe()
-                jax_internals.stop_interpreter(InterpreterStopped(self.deadlock.sentence))
+                interpreter_internals.stop_interpreter(InterpreterStopped(self.deadlock.sentence))
                 return
 
     def _stuck(self) -> bool:
@@ -134,7 +134,7 @@ class Observer:
         if not waiting or len(waiting) + len(self._idle - waiting.keys()) < self.devices:
             return False
         for core, wait in waiting.items():
-            count, pending = jax_internals.semaphore_state(wait.semaphore, core)
+            count, pending = interpreter_internals.semaphore_state(wait.semaphore, core)
             if count >= wait.amount or pending:
                 return False
         return True
@@ -142,7 +142,7 @@ class Observer:
     def _describe(self) -> Deadlock:
         waiting = dict(sorted(self._waiting.items()))
         core, wait = next(iter(waiting.items()))
-        count, _ = jax_internals.semaphore_state(wait.semaphore, core)
+        count, _ = interpreter_internals.semaphore_state(wait.semaphore, core)
         devices = tuple(sorted({device for device, _ in waiting}))
         return Deadlock(devices, self._sentence(core, wait, count, devices), wait.where or None)
 

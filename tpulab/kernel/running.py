@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from tpulab.errors import TpulabError, UsageError
-from tpulab.kernel import jax_internals
+from tpulab.kernel import interpreter_internals, jax_internals
 from tpulab.kernel.capture import captured_output
 from tpulab.kernel.mesh import TooFewDevices
 from tpulab.kernel.observing import Deadlock, Observer
@@ -271,7 +271,7 @@ def transfers_between(
     values = [_concrete(leaf) for leaf in leaves]
     _need_devices(function, closed)
     observer = Observer()
-    with observer, jax_internals.observed_interpreter(observer):
+    with observer, interpreter_internals.observed_interpreter(observer):
         _, text, error = _interpreted(closed, values, "zero", False, {})
     if observer.deadlock is not None or observer.stranger is not None:
         sentence, where = observer.stranger or (
@@ -359,7 +359,7 @@ def run_faithfully(
         "dma_execution_mode": "eager" if eager_copies else "on_wait",
     }
     observer = Observer(cores)
-    with observer, jax_internals.observed_interpreter(observer):
+    with observer, interpreter_internals.observed_interpreter(observer):
         flat, text, error = _interpreted(closed, values, "nan", True, options)
     findings = _read_printed(text)
     uninitialised: tuple[UninitialisedOutput, ...] = ()
@@ -403,7 +403,7 @@ def _interpreted(
     jax_internals.reset_interpreter()
     flat: list[Any] | None = None
     failure: Exception | None = None
-    with captured_output() as captured, jax_internals.callbacks_on_the_host():
+    with captured_output() as captured, interpreter_internals.callbacks_on_the_host():
         try:
             flat = execute(closed, params, values)
         except Exception as error:  # noqa: BLE001 - the report says what it was
