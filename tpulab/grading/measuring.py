@@ -41,8 +41,11 @@ def on_tpu() -> bool:
 
 
 def with_measurement(verdict: Verdict, exercise: Exercise, function: Callable[..., Any]) -> Verdict:
-    """The verdict with the time measured on this machine's TPU; unchanged where there is none."""
-    if not on_tpu():
+    """The verdict with the time measured on this machine's TPU; unchanged where there is none.
+
+    What is for several devices is not measured: a mesh of chips is more than this machine has.
+    """
+    if exercise.mesh_axis is not None or not on_tpu():
         return verdict
     try:
         seconds = measure(exercise, function)
