@@ -115,7 +115,6 @@ BROADCAST_ADD = Exercise(
         _wrong("broadcast_add_first_only", "correct", "index map ignores the grid", "index map"),
         _wrong("broadcast_add_odd_block", "legal", "block shape illegal", "multiple of"),
         _wrong("broadcast_add_elements", "legal", "elements in place of blocks", "counts blocks"),
-        _wrong("broadcast_add_floor", "correct", "half of the columns left out", "never written"),
         _wrong("broadcast_add_tiny", "fast", "blocks of one tile", "step", "block"),
     ),
     suspects=(
@@ -355,7 +354,6 @@ ROW_SUMS = Exercise(
         _wrong("row_sums_uninitialised", "correct", "sum not initialised", "initialis"),
         _wrong("row_sums_cleared_once", "correct", "cleared in one step only", "initialis"),
         _wrong("row_sums_overwrites", "correct", "output stored at every step", "overwrit"),
-        _wrong("row_sums_cleared_always", "correct", "cleared at every step", "overwrit"),
         _wrong("row_sums_first_block", "correct", "index map ignores columns", "index map"),
         _wrong("row_sums_swapped", "legal", "index map swapped", "swapped"),
         _wrong("row_sums_parallel", "legal", "dependent axis marked parallel", "parallel"),
@@ -436,9 +434,7 @@ ROW_MAX = Exercise(
         _wrong("row_max_reads_padding", "correct", "ragged edge read as data", "ragged", "edge"),
         _wrong("row_max_masks_with_zero", "correct", "masked with a number that wins", "zero"),
         _wrong("row_max_starts_at_zero", "correct", "initialised with 0", "zero"),
-        _wrong("row_max_floor_rows", "correct", "last rows left out", "never written"),
         _wrong("row_max_floor_columns", "correct", "last columns left out", "no step reads"),
-        _wrong("row_max_uninitialised", "correct", "accumulator not initialised", "initialis"),
         _wrong("row_max_overwrites", "correct", "output stored at every step", "overwrit"),
         _wrong("row_max_columns_first", "legal", "non-consecutive revisit", "come back to"),
         _wrong("row_max_small", "fast", "small blocks", "step", "block"),
@@ -520,7 +516,6 @@ ADD_POSITIONS = Exercise(
         _wrong("add_positions_first_only", "correct", "index map ignores the grid", "index map"),
         _wrong("add_positions_swapped", "legal", "index map swapped", "swapped"),
         _wrong("add_positions_whole", "compiles", "whole sequences in VMEM", "vmem"),
-        _wrong("add_positions_floor", "correct", "one sequence left out", "never written"),
     ),
     suspects=(
         Suspect(

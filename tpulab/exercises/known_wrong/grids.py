@@ -21,16 +21,14 @@ def _broadcast_add(  # type: ignore[no-untyped-def]
     bias: jax.Array,
     *,
     block=(512, 512),
-    bias_block=None,
     bias_map=lambda i, j: (0, j),
-    grid=None,
 ) -> jax.Array:
     rows, cols = x.shape
     spec = pl.BlockSpec(block, lambda i, j: (i, j))
     return pl.pallas_call(
         _add,
-        grid=grid or (rows // block[0], cols // block[1]),
-        in_specs=[spec, pl.BlockSpec(bias_block or (1, block[1]), bias_map)],
+        grid=(rows // block[0], cols // block[1]),
+        in_specs=[spec, pl.BlockSpec((1, block[1]), bias_map)],
         out_specs=spec,
         out_shape=_like(x),
     )(x, bias)
@@ -54,11 +52,6 @@ def broadcast_add_odd_block(x: jax.Array, bias: jax.Array) -> jax.Array:
 def broadcast_add_elements(x: jax.Array, bias: jax.Array) -> jax.Array:
     """The index map of bias returns elements."""
     return _broadcast_add(x, bias, bias_map=lambda i, j: (0, 512 * j))
-
-
-def broadcast_add_floor(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """The grid is counted in blocks of 1024 columns, the blocks have 512."""
-    return _broadcast_add(x, bias, grid=(x.shape[0] // 512, max(1, x.shape[1] // 1024)))
 
 
 def broadcast_add_tiny(x: jax.Array, bias: jax.Array) -> jax.Array:
@@ -292,11 +285,6 @@ def row_sums_overwrites(x: jax.Array) -> jax.Array:
     return _reduce(kernel, x)
 
 
-def row_sums_cleared_always(x: jax.Array) -> jax.Array:
-    """The sum is cleared at every step."""
-    return _reduce(_sum_kernel(lambda: pl.program_id(1) >= 0), x)
-
-
 def row_sums_first_block(x: jax.Array) -> jax.Array:
     """The map of x ignores the columns."""
     return _reduce(_sum_kernel(_at_first_column), x, x_map=lambda i, j: (i, 0))
@@ -317,7 +305,7 @@ def _max_kernel(  # type: ignore[no-untyped-def]
 ):
     def kernel(x_ref, out_ref):  # type: ignore[no-untyped-def]
         j = pl.program_id(axis)
-        if start is not None and accumulate:
+        if accumulate:
 
             @pl.when(j == 0)
             def _clear() -> None:
@@ -351,21 +339,10 @@ def row_max_starts_at_zero(x: jax.Array) -> jax.Array:
     return _reduce(_max_kernel(x.shape[1], start=0.0), x, block=_WIDE)
 
 
-def row_max_floor_rows(x: jax.Array) -> jax.Array:
-    """The axis over rows is rounded down."""
-    count = (lambda size, block: size // block, pl.cdiv)
-    return _reduce(_max_kernel(x.shape[1]), x, block=_WIDE, count=count)
-
-
 def row_max_floor_columns(x: jax.Array) -> jax.Array:
     """The axis over columns is rounded down."""
     count = (pl.cdiv, lambda size, block: size // block)
     return _reduce(_max_kernel(x.shape[1]), x, block=_WIDE, count=count)
-
-
-def row_max_uninitialised(x: jax.Array) -> jax.Array:
-    """Nobody sets the maximum to begin with."""
-    return _reduce(_max_kernel(x.shape[1], start=None), x, block=_WIDE)
 
 
 def row_max_overwrites(x: jax.Array) -> jax.Array:
@@ -391,10 +368,9 @@ def _positions(  # type: ignore[no-untyped-def]
     batch_first: bool = False,
     x_map=lambda i, b: (b, i, 0),
     table_map=lambda i, b: (i, 0),
-    sequences: int | None = None,
 ) -> jax.Array:
     batch, length, features = x.shape
-    steps = length // rows, sequences or batch
+    steps = length // rows, batch
 
     def ordered(index_map):  # type: ignore[no-untyped-def]
         return (lambda b, i: index_map(i, b)) if batch_first else index_map
@@ -432,8 +408,3 @@ def add_positions_swapped(x: jax.Array, table: jax.Array) -> jax.Array:
 def add_positions_whole(x: jax.Array, table: jax.Array) -> jax.Array:
     """Whole sequences as blocks: 48 MiB with two buffers each."""
     return _positions(x, table, rows=x.shape[1])
-
-
-def add_positions_floor(x: jax.Array, table: jax.Array) -> jax.Array:
-    """The last sequence is left out."""
-    return _positions(x, table, sequences=x.shape[0] - 1)
