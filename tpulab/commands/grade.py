@@ -45,9 +45,10 @@ def grade(options: argparse.Namespace) -> int:
 
 def _say(result: dict[str, Any], number: int, count: int) -> None:
     """One line for a submission, on the error stream: the output may be JSON."""
-    points = f"{result['points']:g} of {result['max_points'] or 0:g} points"
-    if result["status"] != "graded":
-        points = f"{points}, {result['status']}"
+    points = result["status"]
+    if result["max_points"] is not None:
+        points = f"{result['points']:g} of {result['max_points']:g} points"
+        points += f", {result['status']}" if result["status"] != "graded" else ""
     how = "unchanged, kept" if result["kept"] else f"{result['seconds']:.0f} s"
     lines = [f"[{number}/{count}] {result['submission']}: {points} ({how})"]
     lines += [f"    {text}" for text in result["messages"]]

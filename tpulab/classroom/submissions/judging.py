@@ -41,7 +41,7 @@ class Judged:
         verdict: as :meth:`tpulab.grading.Verdict.to_dict`, places given by cell and line.
         output: the end of what the answer printed.
         hidden_wrong: names of hidden cases that it failed on.
-        hidden_only: it is right on all cases that the learner can see.
+        hidden_only: what failed shows on hidden cases only.
         seconds: what judging took.
         overtime: it was stopped at the deadline.
     """
