@@ -17,11 +17,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from tests.kernel import ring_kernels as ring
+from tpulab.exercises import exercises
 from tpulab.exercises.model import ArgumentSpec, Case, Exercise, Rung, Work
 from tpulab.grading import Verdict, between_devices, shipping
 from tpulab.grading.display import listener
 from tpulab.grading.judge import Judge
-from tpulab.roofline.links import link_time
+from tpulab.roofline.links import KINDS, link_time
 
 pytestmark = pytest.mark.needs_libtpu
 
@@ -282,3 +283,11 @@ def test_the_causes_name_what_lies_above_the_bound() -> None:
 def test_strange_transfers_are_refused(item: list[Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         between_devices.transfers_from({"transfers": [item]})
+
+
+def test_every_exercise_for_several_devices_says_which_collective_it_is() -> None:
+    for exercise in exercises():
+        if exercise.mesh_axis is not None:
+            work = exercise.work(exercise.speed)
+            assert work.collective in KINDS, exercise.name
+            assert work.link_bytes > 0, exercise.name

@@ -188,6 +188,9 @@ class SpeedJudge:
             doing = f"it runs on {self._devices} devices"
             return problems.failed("fast", problems.from_error(answer["error"], doing, limits))
         work = self.exercise.work(self.exercise.speed)
+        if not work.collective:
+            reason = "the exercise does not say which collective it is, so there is no bound"
+            return StepResult("fast", None, reason)
         transfers = between_devices.transfers_from(answer)
         missing = between_devices.sends_too_little(transfers, work, self._devices)
         if missing:
