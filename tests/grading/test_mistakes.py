@@ -276,6 +276,23 @@ def test_symptoms_of_a_refused_program():
     assert "may take" not in text
 
 
+def test_a_race_names_lines_of_the_cell_and_as_a_symptom_none():
+    from types import SimpleNamespace
+
+    from tpulab.grading.safe import _unsafe
+
+    file = "/tmp/ipykernel_7/12.py"
+    message = (
+        f"race on a VMEM buffer: the write at {file}:26 and the read at {file}:27 are not ordered "
+        f"by a wait ({file}:26)"
+    )
+    inquiry = SimpleNamespace(warning=lambda name: None)
+    step = _unsafe(inquiry, {"messages": [message]}, "f32[8]")
+    assert "the write at the cell, line 26 and the read at the cell, line 27" in step.summary
+    assert step.symptom.endswith("the write and the read are not ordered by a wait")
+    assert "ipykernel" not in step.summary + step.symptom
+
+
 def test_a_grid_index_inside_a_loop():
     body = (
         "jax.lax.fori_loop(0, 2, lambda n, c: c + pl.program_id(0), 0)\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,10 @@ from tpulab.exercises.model import Case
 from tpulab.exercises.values import make_arguments
 from tpulab.grading.comparing import describe, outcome
 from tpulab.grading.inquiry import Inquiry
+from tpulab.grading.places import without_paths
 from tpulab.grading.verdict import StepResult
+
+_PLACE = re.compile(r" (?:at [^\s()]+:\d+|\([^()]+:\d+\))")
 
 
 def safe(inquiry: Inquiry) -> StepResult:
@@ -81,7 +85,9 @@ def _unsafe(inquiry: Inquiry, report: Mapping[str, Any], described: str) -> Step
     hint = copies["hint"] if copies else str(report.get("hint") or "")
     if report.get("hangs"):
         messages[0] = "the kernel hangs: " + messages[0].replace("the kernel waits", "it waits")
-    symptom = messages[0]
+    # a symptom names no line: that would be half of the diagnosis
+    symptom = _PLACE.sub("", messages[0])
+    messages = [without_paths(message) for message in messages]
     if copies:
         messages.insert(0, f"a copy is not waited for: {copies['what']}")
     return StepResult(
