@@ -36,6 +36,8 @@ def test_every_field_has_a_label_and_the_figure_an_equivalent(make: Any) -> None
     for field in calculator.fields.values():
         assert field.description
         assert isinstance(field, ipywidgets.Text | ipywidgets.Dropdown)
+        # a drop-down without an index shows nothing
+        assert getattr(field, "index", 0) is not None
     ET.fromstring(calculator.figure.svg)
     assert 'role="img"' in calculator.figure.svg
     assert calculator.figure.alt in calculator.figure.text
@@ -91,7 +93,7 @@ def test_a_collective_is_that_of_the_library() -> None:
     form = visual.collectives_calculator("all-gather", "bf16[2048,8192]", axes=(4,))
     cost = all_gather(2**25, Links.of("v5e", 4))
     assert form.figure.rows[0][4:] == (seconds_text(cost.seconds), "bandwidth")
-    form.fields["wraparound"].value = True
+    form.fields["wraparound"].value = "every axis a ring"
     ring = all_gather(2**25, Links.of("v5e", 4, wraparound=True))
     assert form.figure.rows[0][4] == seconds_text(ring.seconds)
     assert ring.seconds < cost.seconds

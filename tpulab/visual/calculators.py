@@ -27,6 +27,7 @@ _ORDERS = {
     "m, k, n: n fastest": "mkn",
     "n, k, m: m fastest": "nkm",
 }
+# words, for a drop-down shows None as nothing chosen
 _WRAPAROUND: Mapping[str, bool | None] = {
     "as such a slice has it": None,
     "every axis a ring": True,
@@ -190,7 +191,7 @@ def roofline_calculator(
         )
 
     fields = {
-        "m": _text("m (rows, tokens)", m, "13em"),
+        "m": _text("m (rows, tokens)", m, "15em"),
         "k": _text("k", k, "8em"),
         "n": _text("n", n, "8em"),
         "dtype": _choice("left operand", _dtypes(dtype, right), dtype),
@@ -272,6 +273,7 @@ def collectives_calculator(
         TpulabError: the values to begin with do not exist.
     """
     shape = axes if isinstance(axes, str) else "x".join(map(str, axes))
+    rings = next(word for word, value in _WRAPAROUND.items() if value is wraparound)
 
     def calculate(values: dict[str, Any]) -> Figure:
         return collective_times(
@@ -279,14 +281,14 @@ def collectives_calculator(
             parse_bytes(values["size"]),
             parse_slice(values["axes"]),
             chip=values["chip"],
-            wraparound=values["wraparound"],
+            wraparound=_WRAPAROUND[values["wraparound"]],
         )
 
     fields = {
         "kind": _choice("collective", list(KINDS), kind),
         "size": _text("whole array", size, "16em"),
-        "axes": _text("chips along the axes", shape, "14em"),
-        "wraparound": _choice("wraparound", list(_WRAPAROUND.items()), wraparound),
+        "axes": _text("chips along the axes", shape, "15em"),
+        "wraparound": _choice("wraparound", list(_WRAPAROUND), rings),
         "chip": _choice("chip", _chip_names(), get_chip(chip).name),
     }
     return Calculator("Time of a collective", fields, calculate)
