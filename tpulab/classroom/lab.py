@@ -209,6 +209,7 @@ def open_lab(
         if check:
             opened.check(say)
             return 0
+        opened.server.start_kernel(opened.notebook)
         url = opened.url(opened.server.token)
         say(f"\n  {url}\n")
         if has_display() if browser is None else browser:

@@ -56,7 +56,10 @@ class Server:
         return self._ask(path, None, timeout)
 
     def start_kernel(self, notebook: str) -> None:
-        """Start a notebook's kernel before anybody opens it, so that all who do find that one.
+        """Start a notebook's kernel before anybody opens it.
+
+        All who open it find that one, and JupyterLab drops no cell that is run in the first second
+        because no kernel is there yet.
 
         Raises:
             LabError: it does not start.
