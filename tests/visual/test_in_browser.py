@@ -25,11 +25,14 @@ from tpulab.visual import (
     blocks_in_motion,
     chip_map,
     choose_roofline,
+    collective_times,
     ladder_waterfall,
+    matmul_roofline,
     pipeline_timeline,
     ring_in_motion,
     roofline,
     step_through,
+    tiling_roofline,
 )
 from tpulab.visual.figure import Figure
 from tpulab.visual.svg import Drawing
@@ -161,6 +164,11 @@ def all_figures() -> list[Figure]:
         *(ring_in_motion(gathered(devices)) for devices in (2, 3, 4, 8, 16)),
         *(ring_in_motion(gathered(devices), step=1) for devices in (2, 3, 4, 8, 16)),
         ring_in_motion(through_slots(4), chip="v5e"),
+        matmul_roofline(32, 4096, 14336, rhs_dtype="int8", chips=["v4", "v5e", "v5p", "v6e"]),
+        tiling_roofline(1024, 2048, 8192, 128, 2048, 512),
+        tiling_roofline(16384, 16384, 16384, 128, 128, 128, chip="7x"),
+        collective_times("all-gather", 1, (2,)),
+        collective_times("all-reduce", 2**44, (16, 16), chip="v6e"),
     ]
 
 
