@@ -4,6 +4,7 @@ from pathlib import Path
 
 import tpulab
 from tpulab.classroom.book import write_pages
+from tpulab.commands.parser import verbs
 
 HERE = Path(__file__).resolve().parent
 
@@ -45,4 +46,4 @@ suppress_warnings = ["ref.python"]
 
 def setup(app):
     """Write the pages that are read from elsewhere, before Sphinx looks for sources."""
-    write_pages(HERE.parent, HERE / "pages")
+    write_pages(HERE.parent, HERE / "pages", verbs())

@@ -41,17 +41,20 @@ ROOMS: Mapping[str, str] = {
 _STATIC_OUTPUTS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")
 
 
-def write_pages(root: Path, folder: Path) -> list[Path]:
+def write_pages(
+    root: Path, folder: Path, verbs: Mapping[str, argparse.ArgumentParser]
+) -> list[Path]:
     """Write every generated page; files that already hold the same text keep their time.
 
     Args:
         root: the clone.
         folder: where the pages go; files in it that no page needs any more are removed.
+        verbs: the command line's parser for each verb.
 
     Returns:
         the pages, in the order of the book.
     """
-    pages = dict(_pages(root))
+    pages = dict(_pages(root, verbs))
     for stale in folder.rglob("*"):
         if stale.is_file() and stale.relative_to(folder).as_posix() not in pages:
             stale.unlink()
@@ -66,7 +69,7 @@ def write_pages(root: Path, folder: Path) -> list[Path]:
     return written
 
 
-def _pages(root: Path) -> Iterable[tuple[str, str]]:
+def _pages(root: Path, verbs: Mapping[str, argparse.ArgumentParser]) -> Iterable[tuple[str, str]]:
     yield "start.md", start_page((root / "README.md").read_text(encoding="utf-8"))
     labs = sorted((root / "labs").glob("*.ipynb"))
     for lab in labs:
@@ -74,7 +77,7 @@ def _pages(root: Path) -> Iterable[tuple[str, str]]:
         yield f"labs/{lab.name}", json.dumps(page, indent=1, sort_keys=True) + "\n"
     yield "labs/index.md", _index("Labs", [lab.stem for lab in labs], _LABS_TEXT)
     yield "reference/chips.md", chips_page()
-    yield "reference/command_line.md", command_line_page()
+    yield "reference/command_line.md", command_line_page(verbs)
     yield "reference/messages.md", messages_page()
     for room, title in ROOMS.items():
         yield f"reference/{room}.md", interface_page(room, title)
@@ -216,15 +219,13 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".")
 
 
-def command_line_page() -> str:
+def command_line_page(verbs: Mapping[str, argparse.ArgumentParser]) -> str:
     """The help of every verb."""
-    from tpulab.commands.parser import verbs
-
     parts = [
         "# Command line",
         "`python3 -m tpulab VERB` in a clone and `tpulab VERB` in its environment are the same.",
     ]
-    for name, parser in verbs().items():
+    for name, parser in verbs.items():
         # fixed width: the page must not depend on the terminal that builds it
         parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, width=96)
         parts += [f"## tpulab {name}", _fenced(parser.format_help().rstrip(), "text")]
