@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tpulab.bootstrap import _extras
-from tpulab.classroom import jupyter_settings, lab, pair, roles, updates
+from tpulab.classroom import jupyter_settings, lab, pair, roles, together, updates
 from tpulab.classroom.jupyter_settings import Partner, server_environment, server_options
 from tpulab.classroom.pair import open_pair, tunnel
 from tpulab.classroom.roles import Turns, turns
@@ -140,7 +140,6 @@ def test_a_second_server_on_the_folder_is_told_of(
 
 
 def test_a_token_is_a_name() -> None:
-    together = pytest.importorskip("tpulab.classroom.together")
     provider = together.Partners(partners={ADA.token: "Ada", GRACE.token: "Grace Hopper"})
 
     def who(token: str) -> Any:
@@ -161,7 +160,6 @@ def test_a_token_is_a_name() -> None:
 
 
 def test_whoever_names_a_kernel_second_joins_the_first() -> None:
-    together = pytest.importorskip("tpulab.classroom.together")
 
     from jupyter_server.services.contents.manager import ContentsManager
     from jupyter_server.services.kernels.kernelmanager import MappingKernelManager
@@ -240,7 +238,6 @@ def test_a_display_is_replaced_where_it_stands() -> None:
 
 def test_the_servers_hook_is_the_one_that_is_extended() -> None:
     actions = pytest.importorskip("jupyter_server_nbmodel.actions")
-    pytest.importorskip("tpulab.classroom.together")
     assert hasattr(actions._output_hook, "places")
     extended = actions._output_hook
     updates.install()

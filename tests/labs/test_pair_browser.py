@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,10 @@ pytestmark = [
     pytest.mark.needs_libtpu,
     pytest.mark.slow,
     pytest.mark.timeout(420),
+    pytest.mark.skipif(
+        find_spec("jupyter_server_nbmodel") is None,
+        reason="working together needs more packages (extra: pair)",
+    ),
 ]
 
 
@@ -307,6 +312,9 @@ def test_two_people_in_one_notebook(
     grace.get_by_role("button", name="Hand over to Grace Hopper").click()
     for page in screens:
         output(page, 4, "Grace Hopper drives, Ada navigates.")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(grace, context=".tpulab-turns").response["violations"]
+    assert not found, [violation["id"] for violation in found]
 
     # one kernel for both, and everything stays on this machine
     assert len(kernels(pair.processes())) == 1

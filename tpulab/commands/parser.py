@@ -13,6 +13,7 @@ import tpulab
 _EPILOG = """\
 start here:
   tpulab lab                      open the labs in JupyterLab
+  tpulab pair                     the same for two people at once
   tpulab doctor                   what works on this machine
   tpulab ladder FILE.py:FUNCTION --arg 'bf16[4096,4096]' --chip v5e
                                   how good a kernel is, and what is in the way
