@@ -93,6 +93,9 @@ def test_waterfall_shows_every_loss_where_it_belongs() -> None:
     assert "largest loss is 1.50 ms at “schedule”" in figure.alt
     assert "To try: use larger blocks." in figure.alt
     assert [row[2] for row in figure.rows] == ["100%", "67%", "67%", "33%", "25%"]
+    best = _Rung("speed of light", 1e-3, "HBM sets it")
+    streams = _Rung("pipeline", 2e-3, "HBM is busy", "HBM streams at what it reaches.")
+    assert "To try: HBM streams" in ladder_waterfall(_Ladder((best, streams))).alt
 
 
 def test_a_long_cause_is_shown_whole_and_pushes_the_rows_below_down() -> None:

@@ -118,7 +118,9 @@ def _sentence(ladder: Any, rungs: Sequence[Any], diagnose: bool) -> str:
         advice = getattr(rung, "advice", None)
         if advice:
             advice = with_micro(advice)
-            text += f". To try: {advice[0].lower()}{advice[1:].rstrip('.')}"
+            # HBM stays HBM
+            first = advice[0].lower() if advice[1:2].islower() else advice[0]
+            text += f". To try: {first}{advice[1:].rstrip('.')}"
     return text + "."
 
 
