@@ -119,7 +119,16 @@ def test_a_part_of_the_work_copied_over_the_rest():
             return add(x, y)
         return jnp.concatenate([add(x[:8], y[:8])] * 32)
 
-    refused(copies, "correct", "operations that")
+    refused(copies, "correct", "repeated in HBM outside the kernel")
+
+
+def test_a_part_of_the_work_and_a_padded_rest():
+    def pads(x, y):
+        if x.shape != (256, 1024):
+            return add(x, y)
+        return jnp.pad(add(x[:8], y[:8]), ((0, 248), (0, 0)))
+
+    refused(pads, "correct", "operations that")
 
 
 def test_another_program_on_later_calls():

@@ -186,9 +186,10 @@ def _outside(exercise: Exercise, kernel: Mapping[str, Any], where: str) -> Probl
         shape = "×".join(map(str, item["shape"])) or "host"
         if item["primitive"] == "repeat":
             return Problem(
-                f"an array is repeated in HBM before the kernel reads it: {shape} elements",
+                f"an array is repeated in HBM outside the kernel: {shape} elements",
                 detail="what is written out again takes memory and bandwidth, and says nothing new",
-                hint="let index maps repeat it: steps may ask for the same block",
+                hint="let index maps repeat an input: steps may ask for the same block; the kernel "
+                "computes every element of the result",
                 where=str(item.get("where") or ""),
             )
         return Problem(
