@@ -104,7 +104,8 @@ predictions
 
 # %% [markdown]
 # On which of the two chips would you worry about the exponentials?
-#
+
+# %% [markdown]
 # ## See
 #
 # ### A softmax that does not wait for all scores
@@ -173,6 +174,7 @@ def tokens(heads, length, depth=128, key_heads=None):
 
 def predicted(version, name, heads=1, length=16384):
     """Predicted time, share of the matrix unit's peak, and the busiest unit."""
+    tpulab.trace(version, *tokens(heads, length))  # a blank exercise ends here
     climbed = tpulab.ladder(version, *tokens(heads, length), chip=name)
     least = 4 * heads * length**2 * 128 / tpulab.get_chip(name).peak("bfloat16")
     share = climbed.timeline.limiting_share
@@ -197,7 +199,8 @@ show_ladder(visual.pipeline_timeline, shipped(512, 512), *tokens(1, 16384), chip
 # The copies are short: a block of keys serves a whole block of queries. The rest is a contest inside
 # the core. The matrix unit multiplies; the vector unit takes maxima, subtracts and adds up; another
 # unit makes exponentials. They can work at the same time, if the compiler finds work for each.
-#
+
+# %% [markdown]
 # ## Write
 #
 # ### 1 · Whole rows of scores
@@ -580,6 +583,7 @@ grading.climb("flash_attention")
 # %% tags=["nbval-ignore-output"]
 def beside_jax(mine):
     """Predicted times of both on each chip."""
+    tpulab.trace(mine, *tokens(8, 4096))  # a blank exercise ends here
     lines = []
     for name in chips:
         times = [
