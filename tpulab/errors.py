@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# a sentence that lists more is not read
+_MOST_LISTED = 12
+
 
 class TpulabError(Exception):
     """Base of every error tpulab raises on purpose.
@@ -64,5 +67,21 @@ class UnknownNameError(TpulabError):
         self.known = tuple(known)
         close = difflib.get_close_matches(name.lower(), self.known, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]}?" if close else None
-        listing = ", ".join(self.known)
-        super().__init__(f"there is no {kind} named {name!r}; known: {listing}", hint=hint)
+        super().__init__(
+            f"there is no {kind} named {name!r}; known: {_listing(name, self.known)}", hint=hint
+        )
+
+
+def _listing(name: str, known: tuple[str, ...]) -> str:
+    """The known names; of many, those of the same group, else the groups (``"matmul.…"``)."""
+    if len(known) <= _MOST_LISTED:
+        return ", ".join(known)
+    group = name.partition(".")[0]
+    same = [other for other in known if other.partition(".")[0] == group]
+    if same:
+        return ", ".join(same)
+    groups = dict.fromkeys(other.partition(".")[0] for other in known)
+    if len(groups) <= _MOST_LISTED:
+        return ", ".join(f"{one}.…" for one in groups)
+    near = difflib.get_close_matches(name.lower(), known, n=_MOST_LISTED, cutoff=0.0)
+    return ", ".join([*near, "…"])
