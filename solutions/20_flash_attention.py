@@ -735,7 +735,8 @@ predictions.compare(
 # %% [markdown]
 # On a v5e the products take four times as long as the exponentials: the matrix unit can decide. On a v6e
 # they take the same time, and the maxima, differences and sums of the vector unit come on top. Which unit is
-# the busiest in your streaming kernel on each?
+# the busiest in your streaming kernel on each? (A busy *store* is the block of scores itself: it does not fit
+# into the registers, and waits in VMEM between one step of the softmax and the next.)
 
 # %% tags=["nbval-ignore-output"]
 print(when_written(lambda: "\n".join(predicted(streaming, name) for name in chips)))
