@@ -112,11 +112,20 @@ class Inquiry:
         if self.last >= STEPS.index("correct"):
             for label, case, fill in self._runs():
                 self._send_faithful(label, case.arguments, fill)
-        if self.last >= STEPS.index("safe"):
+        if self.last >= STEPS.index("safe") and not self.faithful_is_a_case:
             self._send_faithful("faithful", exercise.faithful, "random")
         if self.last >= STEPS.index("fast"):
             wanted = {"specs": _plain(exercise.speed)}
             self._learner.send("transfers", "transfers", limits.faithful_seconds, wanted)
+
+    @property
+    def faithful_is_a_case(self) -> bool:
+        """Whether a run on several devices was also the one that ``safe`` asks for."""
+        exercise = self.exercise
+        return exercise.mesh_axis is not None and any(
+            case.arguments == exercise.faithful and fill == "random"
+            for _, case, fill in self._runs()
+        )
 
     def _send_faithful(self, label: str, specs: tuple[ArgumentSpec, ...], fill: str) -> None:
         assert self._learner is not None

@@ -29,6 +29,8 @@ def safe(inquiry: Inquiry) -> StepResult:
         found = _seen_before(inquiry)
         if found is not None:
             return found
+        if inquiry.faithful_is_a_case:
+            return _passed()
     specs = exercise.faithful
     described = ", ".join(map(str, specs))
     # a wait without a copy will hang: no need to wait long to see it
@@ -61,6 +63,10 @@ def safe(inquiry: Inquiry) -> StepResult:
             ),
             symptom=wrong,
         )
+    return _passed()
+
+
+def _passed() -> StepResult:
     return StepResult(
         "safe",
         True,

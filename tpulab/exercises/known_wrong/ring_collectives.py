@@ -149,46 +149,6 @@ def all_gather_outside(shard: jax.Array) -> jax.Array:
     )(gathered)
 
 
-def all_gather_whole_buffer(shard: jax.Array) -> jax.Array:
-    """Right, but passes every slot on three times."""
-    devices = lax.axis_size("ring")
-
-    def kernel(shard_ref, out_ref, landing_ref, local_sem, send_sem, recv_sems):  # type: ignore[no-untyped-def]
-        device, left, right = _place()
-        _meet()
-        own = pltpu.make_async_copy(shard_ref, out_ref.at[device], local_sem)
-        own.start()
-        own.wait()
-        for step in range(devices - 1):
-            for time in range(3):
-                slot = (device - step) % devices
-                copy = _copy(
-                    out_ref.at[slot],
-                    landing_ref.at[step, time - 1] if time else out_ref.at[slot],
-                    send_sem,
-                    recv_sems.at[step],
-                    right,
-                )
-                copy.start()
-                copy.wait()
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=[
-            jax.ShapeDtypeStruct((devices, *shard.shape), shard.dtype),
-            jax.ShapeDtypeStruct((devices - 1, 2, *shard.shape), shard.dtype),
-        ],
-        in_specs=[_ANY],
-        out_specs=[_ANY, _ANY],
-        scratch_shapes=[
-            pltpu.SemaphoreType.DMA,
-            pltpu.SemaphoreType.DMA,
-            pltpu.SemaphoreType.DMA((devices,)),
-        ],
-        compiler_params=pltpu.CompilerParams(collective_id=0),
-    )(shard)[0]
-
-
 # all-gather both ways ----------------------------------------------------------------------------
 
 
@@ -385,10 +345,10 @@ def reduce_scatter_outside(partials: jax.Array) -> jax.Array:
 def all_reduce_whole_arrays(partial: jax.Array) -> jax.Array:
     """Right, but every device's whole array goes all the way round the ring."""
     devices = lax.axis_size("ring")
-    rows, columns = partial.shape[0] // 2, partial.shape[1]
+    rows, columns = partial.shape[0] // devices, partial.shape[1]
 
     def kernel(  # type: ignore[no-untyped-def]
-        partial_ref, out_ref, landing_ref, sum_ref, own_ref, send_sem, recv_sems
+        partial_ref, out_ref, landing_ref, sum_ref, others_ref, send_sem, recv_sems
     ):
         _, _, right = _place()
         _meet()
@@ -406,15 +366,13 @@ def all_reduce_whole_arrays(partial: jax.Array) -> jax.Array:
         def add(strip, carry):  # type: ignore[no-untyped-def]
             place = pl.ds(pl.multiple_of(strip * rows, rows), rows)
             pltpu.sync_copy(partial_ref.at[place], sum_ref)
-            for step in range(devices - 1):
-                pltpu.sync_copy(landing_ref.at[step, place], own_ref)
-                sum_ref[...] += own_ref[...]
+            pltpu.sync_copy(landing_ref.at[:, place], others_ref)
+            sum_ref[...] += others_ref[...].sum(axis=0)
             pltpu.sync_copy(sum_ref, out_ref.at[place])
             return carry
 
-        lax.fori_loop(0, 2, add, 0)
+        lax.fori_loop(0, devices, add, 0)
 
-    block = pltpu.VMEM((rows, columns), partial.dtype)
     return pl.pallas_call(
         kernel,
         out_shape=[
@@ -424,18 +382,13 @@ def all_reduce_whole_arrays(partial: jax.Array) -> jax.Array:
         in_specs=[_ANY],
         out_specs=[_ANY, _ANY],
         scratch_shapes=[
-            block,
-            block,
+            pltpu.VMEM((rows, columns), partial.dtype),
+            pltpu.VMEM((devices - 1, rows, columns), partial.dtype),
             pltpu.SemaphoreType.DMA,
             pltpu.SemaphoreType.DMA((devices - 1,)),
         ],
         compiler_params=pltpu.CompilerParams(collective_id=0),
     )(partial)[0]
-
-
-def all_reduce_without_barrier(partial: jax.Array) -> jax.Array:
-    """Its signals name no device and come back to itself: nobody has met anybody."""
-    return _two_phases(partial, meets_itself=True)
 
 
 def all_reduce_scatters_only(partial: jax.Array) -> jax.Array:
@@ -458,9 +411,7 @@ def all_reduce_outside(partial: jax.Array) -> jax.Array:
     return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(total.shape, total.dtype))(total)
 
 
-def _two_phases(
-    partial: jax.Array, *, meets_itself: bool = False, gather: bool = True, wire: Any = None
-) -> jax.Array:
+def _two_phases(partial: jax.Array, *, gather: bool = True, wire: Any = None) -> jax.Array:
     """Reduce-scatter to the right, then all-gather; what differs from that is what is wrong."""
     devices = lax.axis_size("ring")
     rows = partial.shape[0] // devices
@@ -472,7 +423,7 @@ def _two_phases(
         def chunk(index):  # type: ignore[no-untyped-def]
             return pl.ds(pl.multiple_of(index % devices * rows, rows), rows)
 
-        _meet(itself=meets_itself)
+        _meet()
         # slot s of the landing holds what came in step s: no slot is used twice
         landing_ref[0] = partial_ref[chunk(device - 1)].astype(wire)
         for step in range(devices - 1):
