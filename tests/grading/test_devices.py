@@ -266,6 +266,9 @@ def test_too_few_bytes_are_noticed() -> None:
     work = Work(0, 0, 0, "float32", "all-gather", 8 << 20)
     assert "takes 58,720,256" in between_devices.sends_too_little(_sent(8, 1 << 20, 6), work, 8)
     assert not between_devices.sends_too_little(_sent(8, 1 << 20, 7), work, 8)
+    # what stays on a device is no copy between devices
+    own = [between_devices.Sent(1, device, device, 7 << 20) for device in range(8)]
+    assert "carry 0 bytes" in between_devices.sends_too_little(own, work, 8)
 
 
 def test_the_causes_name_what_lies_above_the_bound() -> None:
@@ -279,10 +282,13 @@ def test_the_causes_name_what_lies_above_the_bound() -> None:
     assert "let the neighbour pass it on" in rungs[1]["advice"]
 
 
-@pytest.mark.parametrize("item", [[0, 0, 1, 8], [1, 0, 1, -1], ["a", 0, 1, 8], [1, 2]])
+@pytest.mark.parametrize(
+    "item",
+    [[0, 0, 1, 8], [1, 0, 1, -1], ["a", 0, 1, 8], [1, 2], [1, 0, 8, 8], [1, -1, 0, 8]],
+)
 def test_strange_transfers_are_refused(item: list[Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
-        between_devices.transfers_from({"transfers": [item]})
+        between_devices.transfers_from({"transfers": [item]}, 8)
 
 
 def test_every_exercise_for_several_devices_says_which_collective_it_is() -> None:

@@ -32,13 +32,20 @@ class Sent:
     size_bytes: int
 
 
-def transfers_from(answer: Mapping[str, Any]) -> tuple[Sent, ...]:
-    """Transfers from an answer; strange ones raise what the judge expects of strange answers."""
+def transfers_from(answer: Mapping[str, Any], devices: int) -> tuple[Sent, ...]:
+    """Transfers from an answer; strange ones raise what the judge expects of strange answers.
+
+    Raises:
+        LookupError, TypeError, ValueError: it holds none, or one that cannot be: in no round, of
+            less than nothing, or of a device that is none of the ``devices``.
+    """
     found = []
     for item in answer["transfers"]:
         at, source, target, size = (int(value) for value in item)
         if at < 1 or size < 0:
             raise ValueError(f"a transfer of {size} bytes in round {at}")
+        if not (0 <= source < devices and 0 <= target < devices):
+            raise ValueError(f"a transfer from device {source} to {target} of {devices}")
         found.append(Sent(at, source, target, size))
     return tuple(found)
 
@@ -55,7 +62,8 @@ def sends_too_little(transfers: Sequence[Sent], work: Work, devices: int) -> str
     from tpulab.roofline.links import least_sent_bytes
 
     least = devices * least_sent_bytes(work.collective, work.link_bytes, devices)
-    sent = sum(one.size_bytes for one in transfers)
+    # what a device sends to itself crosses no link
+    sent = sum(one.size_bytes for one in transfers if one.source != one.target)
     if sent >= _LEAST_SENT * least:
         return ""
     return (

@@ -191,7 +191,7 @@ class SpeedJudge:
         if not work.collective:
             reason = "the exercise does not say which collective it is, so there is no bound"
             return StepResult("fast", None, reason)
-        transfers = between_devices.transfers_from(answer)
+        transfers = between_devices.transfers_from(answer, self._devices)
         missing = between_devices.sends_too_little(transfers, work, self._devices)
         if missing:
             return StepResult(
