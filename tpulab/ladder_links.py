@@ -107,7 +107,7 @@ def link_ladder(
         vmem_bytes=int(program.vmem.used_bytes) if program is not None else None,
         spills=int(program.spills) if program is not None else None,
         limiting_unit=f"links, by {found.limiting}",
-        warnings=(NOT_COUNTED, *_notes(kernel)),
+        warnings=(NOT_COUNTED, *_two_to_a_chip(chip), *_notes(kernel)),
         prediction_error="a model; no measured collective stands beside it",
         kernel=kernel,
         program=program,
@@ -173,6 +173,16 @@ def _advice(found: Any, busiest: float, light: float) -> str:
     if busiest > 1.05 * total or found.bandwidth_seconds > 1.05 * light:
         return "let every link carry the same number of bytes in every round"
     return "fewer rounds of larger chunks, so that less time goes to hops"
+
+
+def _two_to_a_chip(chip: Chip) -> tuple[str, ...]:
+    """What the link model takes for granted and is not so where a chip is several devices."""
+    if chip.devices_per_chip == 1:
+        return ()
+    return (
+        f"every device counts as a chip with links of its own; a {chip.name} chip is "
+        f"{chip.devices_per_chip} devices, which share its links",
+    )
 
 
 def _notes(kernel: Any) -> tuple[str, ...]:

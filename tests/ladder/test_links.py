@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 from tests.kernel import ring_kernels as ring
+from tpulab.hardware import get_chip
 from tpulab.kernel import TooFewDevices, on_devices, run, start_host_devices
 from tpulab.kernel.running import transfers_between
 from tpulab.ladder import compare, ladder
+from tpulab.ladder_links import _two_to_a_chip
 from tpulab.roofline.links import link_time
 
 pytestmark = pytest.mark.needs_libtpu
@@ -50,6 +52,12 @@ def test_two_rungs_by_hand() -> None:
     assert "<table>" in one._repr_html_()
     both = ladder(on_devices(ring.all_gather_both_ways, 8), "f32[8,2048,128]", chip="v5e")
     assert "times as fast" in str(compare(one, both))
+
+
+def test_a_chip_of_two_devices_is_said_to_be_one() -> None:
+    said = _two_to_a_chip(get_chip("7x"))
+    assert "a 7x chip is 2 devices, which share its links" in said[0]
+    assert _two_to_a_chip(get_chip("v5e")) == ()
 
 
 def test_a_deadlock_is_a_refusal_with_the_wait() -> None:
