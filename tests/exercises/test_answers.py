@@ -42,7 +42,9 @@ def test_known_wrong(exercise, wrong):
     verdict = check(exercise.name, answer, quiet=True, until=wrong.step, cache=False, record=False)
     assert verdict.failed is not None, str(verdict)
     assert verdict.failed.name == wrong.step, str(verdict)
-    text = str(verdict).lower()
+    # what the verdict says of the mistake: the exercise's title and the answer's name say it anyway
+    failed = verdict.failed
+    text = f"{failed.summary}\n{failed.detail}\n{failed.hint}".lower()
     assert any(word in text for word in wrong.says), str(verdict)
     assert verdict.failed.hint, str(verdict)
     # all steps before it passed
