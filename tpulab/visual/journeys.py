@@ -7,32 +7,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tpulab.errors import UsageError
+from tpulab.roofline.links import Transfer
 
 Place = tuple[tuple[int, int], ...] | None
 
 
-class Sent(Protocol):
+class Sent(Transfer, Protocol):
     """A copy from one device to another, as the faithful interpreter reports it.
 
     ``round`` counts from 1; ``target_index`` is (start, size) per dimension of the buffer that the
     copy is written into, None for the whole buffer.
     """
-
-    @property
-    def round(self) -> int:
-        """When, from 1."""
-
-    @property
-    def source(self) -> int:
-        """The device that sends."""
-
-    @property
-    def target(self) -> int:
-        """The device that receives."""
-
-    @property
-    def size_bytes(self) -> int:
-        """How much."""
 
     @property
     def target_index(self) -> Place:
