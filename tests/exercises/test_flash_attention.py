@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import ml_dtypes
@@ -113,11 +114,12 @@ def _suspects():
 def test_a_suspect_leaves_wrong_numbers_and_is_named(exercise, suspect):
     """On some values its result is wrong, and the diagnosis of that result is its sentence."""
     heads, keys = (4, 2) if exercise.function_name == "grouped" else (1, 1)
-    query = ArgumentSpec((heads, 256, 64), "bfloat16")
-    whole, ragged = (ArgumentSpec((keys, length, 64), "bfloat16") for length in (256, 250))
     kernel = {"calls": [{"operands": [{"block": list(block)} for block in BLOCKS]}]}
-    for fill in ("random", "large", "opposed", "rising"):
-        for key in (whole, ragged):
+    # with 64 the scale is 1/8, which no rounding sees
+    for depth, fill in itertools.product((64, 128), ("random", "large", "opposed", "rising")):
+        query = ArgumentSpec((heads, 256, depth), "bfloat16")
+        for length in (256, 250):
+            key = ArgumentSpec((keys, length, depth), "bfloat16")
             arguments = _arguments(fill, (query, key, key))
             with np.errstate(all="ignore"):
                 looks_like = suspect.compute(arguments, BLOCKS)

@@ -186,11 +186,13 @@ def changed(
         mask: which scores count; the others are ``fill``.
         fill: what stands for a score that does not count.
         heads: which key head a query head gets: "group", "modulo" or "first".
-        **options: of :func:`softmax_times`, ``scale_power`` of :func:`scores_of`, and ``store``:
-            what keeping the scores does to them.
+        **options: of :func:`softmax_times`, ``scale_power`` of :func:`scores_of`, ``store``: what
+            keeping the scores does to them, and ``scaled``: what keeping the queries does to them
+            when it is they that are scaled.
     """
     scale_power = options.pop("scale_power", 1.0)
     store = options.pop("store", lambda x: x)
+    scaled = options.pop("scaled", None)
 
     def compute(arguments: Arguments) -> np.ndarray | None:
         query, key, value = by_head(arguments)
@@ -202,7 +204,10 @@ def changed(
             wanted = each % count if heads == "modulo" else 0 * each
             key = np.asarray(arguments[1], np.float32)[wanted]
             value = np.asarray(arguments[2], np.float32)[wanted]
-        scores = _masked(store(scores_of(query, key, scale_power)), mask, fill)
+        power = scale_power
+        if scaled is not None:
+            query, power = scaled(query * np.float32(query.shape[-1] ** -0.5)), 0.0
+        scores = _masked(store(scores_of(query, key, power)), mask, fill)
         if options.get("shift") is False and scores.max() < _OVERFLOWS:
             return None
         return softmax_times(scores, value, **options)

@@ -44,7 +44,7 @@ def softmax_suspects(mask: Mask | None = None) -> tuple[Suspect, ...]:
         ),
         Suspect(
             "the scores are scaled twice: by 1/head_dim, where 1/sqrt(head_dim) is asked for",
-            "scale the queries or the scores, not both",
+            "scale once: the scores, which are float32",
             whole(changed(mask, scale_power=2.0)),
         ),
         Suspect(
@@ -58,6 +58,12 @@ def softmax_suspects(mask: Mask | None = None) -> tuple[Suspect, ...]:
             "their last digit into a factor",
             "ask the product for preferred_element_type=jnp.float32",
             whole(changed(mask, store=to_bfloat16)),
+        ),
+        Suspect(
+            "the queries are scaled in bfloat16, which rounds them before the first product, and "
+            "the exponential turns an error of their last digit into a factor",
+            "scale the scores, which are float32, or turn the queries into float32 before",
+            whole(changed(mask, scaled=to_bfloat16)),
         ),
     )
 
