@@ -121,7 +121,8 @@ def calculators(verbs: Any) -> None:
         "calculators:collectives",
         "say how long a collective over a slice of chips takes at best, and over which links",
         epilog="a bound, not a prediction: the busiest links at their one-way bandwidth, or the\n"
-        "hops in a row, whichever takes longer. tpulab chips NAME gives each figure's source",
+        "hops in a row, whichever takes longer; an all-reduce is a reduce-scatter, then an\n"
+        "all-gather. tpulab chips NAME gives each figure's source",
     )
     parser.add_argument(
         "kind",

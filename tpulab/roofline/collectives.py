@@ -151,7 +151,12 @@ def reduce_scatter(total_bytes: float, links: Links, *, textbook: bool = False) 
 
 
 def all_reduce(total_bytes: float, links: Links, *, textbook: bool = False) -> CollectiveCost:
-    """Every chip ends with the sum of arrays of `total_bytes`: reduce-scatter, then all-gather."""
+    """Every chip ends with the sum of arrays of `total_bytes`: reduce-scatter, then all-gather.
+
+    On rings nothing is faster. On a row of three chips or more the two use opposite directions of
+    the links near its ends and could overlap, down to `total_bytes` over one link: there this is
+    the time of the usual schedule, and no bound.
+    """
     cost = all_gather(total_bytes, links, textbook=textbook)
     return _cost("all-reduce", total_bytes, links, 2 * cost.bandwidth_seconds, 2 * links.diameter)
 
