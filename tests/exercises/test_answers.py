@@ -39,7 +39,15 @@ def _module(path: Path):
 def test_known_wrong(exercise, wrong):
     module, _, function = wrong.function.partition(":")
     answer = getattr(importlib.import_module(module), function)
-    verdict = check(exercise.name, answer, quiet=True, until=wrong.step, cache=False, record=False)
+    verdict = check(
+        exercise.name,
+        answer,
+        chips=wrong.chips,
+        quiet=True,
+        until=wrong.step,
+        cache=False,
+        record=False,
+    )
     assert verdict.failed is not None, str(verdict)
     assert verdict.failed.name == wrong.step, str(verdict)
     # what the verdict says of the mistake: the exercise's title and the answer's name say it anyway
