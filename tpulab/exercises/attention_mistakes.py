@@ -192,7 +192,7 @@ def changed(
     """
     scale_power = options.pop("scale_power", 1.0)
     store = options.pop("store", lambda x: x)
-    scaled = options.pop("scaled", None)
+    scaled: Callable[[Any], Any] | None = options.pop("scaled", None)
 
     def compute(arguments: Arguments) -> np.ndarray | None:
         query, key, value = by_head(arguments)
@@ -206,7 +206,8 @@ def changed(
             value = np.asarray(arguments[2], np.float32)[wanted]
         power = scale_power
         if scaled is not None:
-            query, power = scaled(query * np.float32(query.shape[-1] ** -0.5)), 0.0
+            # JAX gives a Python number the dtype of the array that it is multiplied with
+            query, power = scaled(query * scaled(np.float32(query.shape[-1] ** -0.5))), 0.0
         scores = _masked(store(scores_of(query, key, power)), mask, fill)
         if options.get("shift") is False and scores.max() < _OVERFLOWS:
             return None
