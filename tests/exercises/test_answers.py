@@ -17,7 +17,21 @@ from tpulab.grading.learning import solution_file
 
 ANSWERS = Path(__file__).parent / "answers"
 ALL = exercises()
-WRONG = [(exercise, wrong) for exercise in ALL for wrong in exercise.known_wrong]
+
+
+def _known_wrong():
+    """Every known-wrong answer; another version of jax gets one for each step of an exercise."""
+    seen = set()
+    for exercise in ALL:
+        for wrong in exercise.known_wrong:
+            again = (exercise.name, wrong.step) in seen
+            seen.add((exercise.name, wrong.step))
+            yield pytest.param(
+                exercise,
+                wrong,
+                id=f"{exercise.name}-{wrong.function.partition(':')[2]}",
+                marks=[pytest.mark.first_line] if again else [],
+            )
 
 
 def _module(path: Path):
@@ -33,9 +47,7 @@ def _module(path: Path):
 
 
 @pytest.mark.needs_libtpu
-@pytest.mark.parametrize(
-    ("exercise", "wrong"), WRONG, ids=[f"{e.name}-{w.function.split(':')[1]}" for e, w in WRONG]
-)
+@pytest.mark.parametrize(("exercise", "wrong"), _known_wrong())
 def test_known_wrong(exercise, wrong):
     module, _, function = wrong.function.partition(":")
     answer = getattr(importlib.import_module(module), function)
@@ -64,16 +76,35 @@ def test_known_wrong(exercise, wrong):
         )
 
 
-@pytest.mark.needs_libtpu
-@pytest.mark.parametrize("exercise", ALL, ids=[e.name for e in ALL])
-@pytest.mark.parametrize("style", ["plain", "other"])
-def test_right_answers_reach_the_top(exercise, style):
-    answer = getattr(_module(ANSWERS / f"{exercise.track}_{style}.py"), exercise.function_name)
+def _right(exercise, style):
+    return getattr(_module(ANSWERS / f"{exercise.track}_{style}.py"), exercise.function_name)
+
+
+def _assert_top(exercise, answer):
     verdict = check(exercise.name, answer, quiet=True, record=False)
     assert [step.passed for step in verdict.steps] == [True] * 5, str(verdict)
     assert verdict.rung == exercise.rungs[-1].name, str(verdict)
     assert verdict.at_top
     assert set(verdict.predicted) == set(exercise.chips)
+
+
+each_exercise = pytest.mark.parametrize("exercise", ALL, ids=[e.name for e in ALL])
+
+
+@pytest.mark.first_line
+@pytest.mark.needs_libtpu
+@each_exercise
+def test_an_answer_in_another_style_reaches_the_top(exercise):
+    _assert_top(exercise, _right(exercise, "other"))
+
+
+@pytest.mark.first_line
+@each_exercise
+def test_an_answer_in_the_style_of_the_statement_is_correct(exercise):
+    verdict = check(
+        exercise.name, _right(exercise, "plain"), quiet=True, until="correct", record=False
+    )
+    assert verdict.passed, str(verdict)
 
 
 def _functions_of_solution(exercise):
@@ -91,8 +122,9 @@ def _functions_of_solution(exercise):
     return space
 
 
-@pytest.mark.parametrize("exercise", ALL, ids=[e.name for e in ALL])
-def test_the_labs_own_solutions_answer_the_exercises(exercise):
-    answer = _functions_of_solution(exercise)[exercise.solution.partition(":")[2]]
-    verdict = check(exercise.name, answer, quiet=True, until="safe", record=False)
-    assert verdict.passed, str(verdict)
+@pytest.mark.other_line
+@pytest.mark.needs_libtpu
+@each_exercise
+def test_the_labs_own_solution_reaches_the_top(exercise):
+    """On the first line of jax the solved notebooks show it."""
+    _assert_top(exercise, _functions_of_solution(exercise)[exercise.solution.partition(":")[2]])

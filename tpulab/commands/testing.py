@@ -113,8 +113,12 @@ def all_parts(fast: bool, words: Sequence[str] = ()) -> list[Part]:
         words: further words for pytest.
     """
     python = sys.executable
-    unless = "not slow" if fast else ""
-    pytest = (python, "-m", "pytest", "-q", *(("-m", unless) if unless else ()))
+    marked = ("not slow",) if fast else ()
+    pytest = (python, "-m", "pytest", "-q", *(("-m", *marked) if fast else ()))
+
+    def pytest_without(marker: str) -> tuple[str, ...]:
+        return (python, "-m", "pytest", "-q", "-m", " and ".join((*marked, f"not {marker}")))
+
     # tests that share what they compiled stay together; tests/conftest.py says which
     spread: tuple[str, ...] = ()
     if find_spec("xdist"):
@@ -124,11 +128,16 @@ def all_parts(fast: bool, words: Sequence[str] = ()) -> list[Part]:
         Part("lint", "ruff check", (python, "-m", "ruff", "check", ".")),
         Part("format", "ruff format --check", (python, "-m", "ruff", "format", "--check", ".")),
         Part("types", "mypy", (python, "-m", "mypy")),
-        Part("unit", "pytest", (*pytest, *spread, "tests", *ignored, *words), ("tests",)),
+        Part(
+            "unit",
+            "pytest",
+            (*pytest_without("other_line"), *spread, "tests", *ignored, *words),
+            ("tests",),
+        ),
         Part(
             "jax",
             "pytest on what depends on the version of jax",
-            (*pytest, *spread, *JAX_TESTS, *words),
+            (*pytest_without("first_line"), *spread, *JAX_TESTS, *words),
             JAX_TESTS,
             within="unit",
         ),
