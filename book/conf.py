@@ -21,16 +21,21 @@ html_title = "tpulab"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_copy_source = False
+html_use_index = False
 html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,
     "show_navbar_depth": 1,
+    # the sidebar has a search field
+    "navbar_persistent": [],
 }
 
 # the labs bring the outputs of their executed solutions; the tests run those notebooks
 nb_execution_mode = "off"
 # a static page shows every picture's own SVG; the widgets' script would come from elsewhere
 nb_ipywidgets_js = {}
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 myst_heading_anchors = 3
 
 # attributes are told in the docstring of their class

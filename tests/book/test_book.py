@@ -79,6 +79,20 @@ def test_a_labs_page_gives_nothing_away(lab) -> None:
     assert after_writing
 
 
+@pytest.mark.parametrize("lab", LABS, ids=[lab.name for lab in LABS])
+def test_what_a_lab_folds_is_folded_on_its_page(lab) -> None:
+    released = released_notebook(lab)
+    page = lab_page(released, json.loads(lab.solution.read_text("utf-8")))
+    folded = {
+        cell["id"]
+        for cell in released["cells"]
+        if cell["metadata"].get("jupyter", {}).get("source_hidden")
+    }
+    assert folded, "every lab has a kernel to diagnose"
+    hidden = {cell["id"] for cell in page["cells"] if cell["metadata"].get("tags")}
+    assert hidden == folded
+
+
 def test_every_chip_verb_message_and_public_name_is_there(book: Path) -> None:
     reference = book / "pages" / "reference"
     shown = text_of(reference / "chips.html")

@@ -395,6 +395,18 @@ def test_neighbours_of_a_file(tmp_path, monkeypatch):
     assert not changed.passed
 
 
+def test_the_file_that_is_named_is_the_one_that_is_judged(tmp_path):
+    """Two files in one folder, the right one first: nothing else changes between the checks."""
+    right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
+    right.write_text(ADD)
+    wrong.write_text(ADD.replace("x_ref[...] + y_ref[...]", "x_ref[...] - y_ref[...]"))
+    assert right.read_text() != wrong.read_text()
+    assert check_file("first_kernel.add", str(right), quiet=True, until="correct").passed
+    verdict = check_file("first_kernel.add", str(wrong), quiet=True, until="correct")
+    assert verdict.failed is not None, str(verdict)
+    assert not verdict.from_cache
+
+
 def test_file_problems(tmp_path):
     from tpulab.errors import TpulabError
 

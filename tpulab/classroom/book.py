@@ -138,8 +138,9 @@ def lab_page(released: Notebook, solved: Notebook) -> Notebook:
             shown = answer.get("outputs", []) if same and before_exercises else []
             cell["outputs"] = [kept for kept in map(_static, copy.deepcopy(shown)) if kept]
             cell["execution_count"] = None
-        # tags and nbgrader's fields mean something to other tools
-        cell["metadata"] = {}
+        folded = cell["metadata"].get("jupyter", {}).get("source_hidden", False)
+        # tags and nbgrader's fields mean something to other tools; what is folded stays folded
+        cell["metadata"] = {"tags": ["hide-input"]} if folded else {}
         cells.append(cell)
         cells += _hints_after(cell["id"])
     return {**released, "cells": cells}

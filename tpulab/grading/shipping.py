@@ -115,7 +115,8 @@ def _content_of_file(file: Path, name: str | None) -> str | None:
                 found.append(neighbour)
             if len(found) > _MOST_NEIGHBOURS:
                 return None
-    digest = hashlib.sha256(str(name).encode())
+    # which of the files is the answer is part of what is known
+    digest = hashlib.sha256(f"{file.name}\0{name}\0".encode())
     for neighbour in sorted(set(found)):
         with contextlib.suppress(OSError):
             place = str(neighbour.relative_to(folder)).encode()
