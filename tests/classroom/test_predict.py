@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpulab.classroom.predict import Predictions
-from tpulab.classroom.showing import when_written
+from tpulab.classroom.showing import show_ladder, when_written
 from tpulab.errors import UsageError
 
 
@@ -33,8 +33,70 @@ def test_outcome_that_needs_code_not_yet_written() -> None:
 
     assert str(Predictions({"a": 1}).compare(outcome)).startswith("not attempted")
     assert str(when_written(outcome)).startswith("not attempted")
-    with pytest.raises(ZeroDivisionError):
-        when_written(lambda: 1 / 0)
+
+
+def test_a_question_waits_only_for_its_own_kernel() -> None:
+    def blank() -> float:
+        raise NotImplementedError
+
+    def broken() -> float:
+        return undefined  # type: ignore[name-defined] # noqa: F821
+
+    asked = []
+    predictions = Predictions({"a": 2, "b": 3, "c": 4, "d": None})
+    comparison = predictions.compare(
+        {"a": lambda: 2, "b": blank, "c": broken, "d": lambda: asked.append(1) or 1}
+    )
+    assert [near for *_, near in comparison.rows] == [True, None, None, None]  # type: ignore[union-attr]
+    assert str(comparison).count("not yet") == 3  # two lines and the sentence below them
+    assert not asked
+    assert "not yet" not in str(Predictions({"a": 2}).compare({"a": lambda: 2}))
+    whole = predictions.compare(lambda: {"a": broken()})
+    assert str(whole).startswith("not yet: the outcome needs a kernel that runs (NameError")
+
+
+def test_a_mistake_is_a_sentence_and_the_cells_below_go_on() -> None:
+    cell = "def wrong():\n    x = 1\n    return lax.exp(x)\n"
+    names: dict[str, object] = {}
+    exec(compile(cell, "/tmp/ipykernel_30143/130853382.py", "exec"), names)
+    shown = when_written(names["wrong"])  # type: ignore[arg-type]
+    assert shown == (
+        "this does not run: see the verdict above "
+        "(NameError: name 'lax' is not defined; the cell, line 3)"
+    )
+
+    def long() -> None:
+        raise ValueError("shapes " * 400)
+
+    assert len(str(when_written(long))) < 320
+
+    def refused() -> None:
+        raise UsageError("it hangs", why="nobody signals", where="/tmp/ipykernel_7/12.py:4")
+
+    assert "(it hangs: nobody signals; the cell, line 4)" in str(when_written(refused))
+    with pytest.raises(KeyboardInterrupt):
+        when_written(_interrupted)
+
+
+def _interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_ladder_of_a_kernel_that_does_not_run_is_a_sentence() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def misspelt(x):
+        return undefined(x)  # noqa: F821
+
+    def misshapen(x):
+        return x + jnp.ones((3, 5))
+
+    for function in (misspelt, misshapen):
+        array = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+        shown = str(show_ladder(lambda ladder: ladder, function, array, chip="v5e"))
+        assert shown.startswith(f"{function.__name__} does not run: see the verdict above (")
+        assert "\n" not in shown
 
 
 def test_a_scaffold_is_found_below_other_errors_and_a_refusal_of_jax_is_not_one() -> None:
@@ -45,8 +107,8 @@ def test_a_scaffold_is_found_below_other_errors_and_a_refusal_of_jax_is_not_one(
             raise ValueError("it cannot be traced") from error
 
     assert str(when_written(lambda: wrapped(None))).startswith("not attempted")
-    with pytest.raises(ValueError, match="traced"):
-        when_written(lambda: wrapped("Only take_along_axis-like gathers supported"))
+    refused = when_written(lambda: wrapped("Only take_along_axis-like gathers supported"))
+    assert "does not run: see the verdict above (ValueError: it cannot be traced" in str(refused)
 
 
 @pytest.mark.parametrize("answer", ["96", True, [1], float("nan"), "x" * 900])

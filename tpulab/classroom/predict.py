@@ -8,13 +8,14 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tpulab.classroom.showing import Sentence, is_a_scaffold
+from tpulab.classroom.showing import Sentence, is_a_scaffold, reason
 from tpulab.errors import UsageError
 
 #: How near a prediction must come to count, unless a lab says otherwise.
 TOLERANCE = 0.10
 
 Number = float | int
+Outcome = Number | Callable[[], Number]
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,12 @@ class Comparison:
 
     Attributes:
         rows: question, prediction (None when none was made), outcome, within the tolerance?
-            An outcome is shown once there is a prediction to set beside it.
+            An outcome is shown once there is a prediction to set beside it; it is None while
+            the kernel it comes from does not run.
         tolerance: relative distance that counts as right; 0 for counts.
     """
 
-    rows: tuple[tuple[str, Number | None, Number, bool | None], ...]
+    rows: tuple[tuple[str, Number | None, Number | None, bool | None], ...]
     tolerance: float
 
     @property
@@ -45,7 +47,9 @@ class Comparison:
             (
                 question,
                 _text(guess),
-                _text(None if guess is None else outcome),
+                "not yet"
+                if guess is not None and outcome is None
+                else _text(None if guess is None else outcome),
                 _nearness(question, guess, outcome, near),
             )
             for question, guess, outcome, near in self.rows
@@ -90,6 +94,8 @@ class Comparison:
         text = f"{self.right} of {len(self.rows)} {self._measure()}"
         if self.made < len(self.rows):
             text += "; an outcome shows once its prediction is written down"
+        if any(guess is not None and outcome is None for _, guess, outcome, _ in self.rows):
+            text += "; not yet: the outcome needs a kernel that runs, written above"
         return text
 
 
@@ -125,16 +131,18 @@ class Predictions:
         return dict(self._answers)
 
     def compare(
-        self, outcome: Mapping[str, Number] | Callable[[], Mapping[str, Number]]
+        self, outcome: Mapping[str, Outcome] | Callable[[], Mapping[str, Outcome]]
     ) -> Comparison | str:
         """Put the outcome beside the predictions.
 
         Args:
             outcome: question → number, or a function that computes it from code that the learner
-                has written by then.
+                has written by then; or such a function for all questions at once. The function
+                of a question is called only if there is a prediction.
 
         Returns:
-            the comparison, or a sentence while that code is not written.
+            the comparison, in which a question waits while its function's code does not run; a
+            sentence while that of all questions does not.
 
         Raises:
             UsageError: the outcome answers other questions than were asked.
@@ -142,20 +150,22 @@ class Predictions:
         if callable(outcome):
             try:
                 outcome = outcome()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever a learner wrote
                 if not is_a_scaffold(error):
-                    raise
+                    return Sentence(
+                        f"not yet: the outcome needs a kernel that runs ({reason(error)})"
+                    )
                 return Sentence("not attempted: the outcome needs the kernel you have yet to write")
         if set(outcome) != set(self._answers):
             raise UsageError(
                 "outcome and predictions have different questions",
                 why=", ".join(sorted(set(outcome) ^ set(self._answers))),
             )
-        rows = tuple(
-            (question, guess, outcome[question], self._near(guess, outcome[question]))
-            for question, guess in self._answers.items()
-        )
-        return Comparison(rows, self.tolerance)
+        rows = []
+        for question, guess in self._answers.items():
+            number = _computed(outcome[question], guess)
+            rows.append((question, guess, number, self._near(guess, number)))
+        return Comparison(tuple(rows), self.tolerance)
 
     def form(self) -> object:
         """The questions as fields to fill in, for those who like that better than editing a cell.
@@ -186,8 +196,8 @@ class Predictions:
         except ValueError:
             self._answers[question] = None
 
-    def _near(self, guess: Number | None, outcome: Number) -> bool | None:
-        if guess is None:
+    def _near(self, guess: Number | None, outcome: Number | None) -> bool | None:
+        if guess is None or outcome is None:
             return None
         return abs(guess - outcome) <= self.tolerance * abs(outcome)
 
@@ -217,8 +227,22 @@ def _shown(answer: object) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _nearness(question: str, guess: Number | None, outcome: Number, near: bool | None) -> str:
-    if guess is None or near is None:
+def _computed(outcome: Outcome, guess: Number | None) -> Number | None:
+    """An outcome; None while its kernel does not run, of which the check tells the reason."""
+    if not callable(outcome):
+        return outcome
+    if guess is None:
+        return None
+    try:
+        return outcome()
+    except Exception:  # noqa: BLE001 - the check tells what it is
+        return None
+
+
+def _nearness(
+    question: str, guess: Number | None, outcome: Number | None, near: bool | None
+) -> str:
+    if guess is None or outcome is None or near is None:
         return "–"
     if near:
         return "yes"
