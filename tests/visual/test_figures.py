@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.experimental import pallas as pl
 
-from tests.visual.helpers import call_of, check_figure, contrast, matmul_call
+from tests.visual.helpers import call_of, check_figure, contrast, matmul_call, texts
 from tpulab.errors import UsageError
 from tpulab.kernel import trace
 from tpulab.units import bytes_text, count_text, rate_text, seconds_text
-from tpulab.visual import blocks_in_motion, roofline
-from tpulab.visual.blocks import FRAMES, frames, shown_steps
+from tpulab.visual import blocks_in_motion, roofline, step_through
+from tpulab.visual.blocks import FRAMES, shown_steps
 from tpulab.visual.svg import Drawing, number
+from tpulab.visual.windows import frames
 
 
 def test_moves_of_a_matmul_are_the_known_ones() -> None:
@@ -147,3 +148,62 @@ def test_drawing_escapes_text() -> None:
     drawing.text(0, 0, "<script>&")
     drawing.rectangle(0, 0, 1, 1, tooltip="a < b")
     ET.fromstring(drawing.render('say "x" & <y>'))
+
+
+def _copies(out_map, shape=(1024, 1536), out_shape=(1536, 1024), grid=(2, 3)):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...].T
+
+    def call(x):
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct(out_shape, jnp.float32),
+            grid=grid,
+            in_specs=[pl.BlockSpec((512, 512), lambda i, j: (i, j))],
+            out_specs=pl.BlockSpec((512, 512), out_map),
+        )(x)
+
+    return trace(call, jax.ShapeDtypeStruct(shape, jnp.float32)).calls[0]
+
+
+def test_a_block_outside_the_array_is_drawn_outside_and_named() -> None:
+    wrong = blocks_in_motion(_copies(lambda i, j: (i, j)))
+    root = check_figure(wrong)
+    assert "Steps 3 and 6 ask for a block of out_ref that lies outside the array" in wrong.alt
+    assert "x_ref that lies" not in wrong.alt
+    shown = texts(root)
+    assert shown.count("!") == 2
+    assert "! outside the array" in shown
+    right = blocks_in_motion(_copies(lambda i, j: (j, i)))
+    assert "outside" not in right.alt
+    assert "! outside the array" not in texts(check_figure(right))
+    (_, out) = frames(_copies(lambda i, j: (i, j)))
+    assert [step for step, outside in enumerate(out.outside) if outside] == [2, 5]
+    assert out.movement(2) == "outside the array"
+
+
+@pytest.mark.parametrize(
+    ("out_map", "steps"),
+    [
+        (lambda i, j: (j + 1, i), "Steps 3 and 6 ask"),
+        (lambda i, j: (j - 1, i), "Steps 1 and 4 ask"),
+        (lambda i, j: (j, i - 1), "Steps 1, 2 and 3 ask"),
+        (lambda i, j: (j + 3, i + 2), "Steps 1, 2, 3, 4 and 2 more ask"),
+    ],
+)
+def test_blocks_beyond_any_edge_are_seen(out_map, steps) -> None:
+    call = _copies(out_map)
+    figure = blocks_in_motion(call)
+    check_figure(figure)
+    assert steps in figure.alt
+    check_figure(step_through(call).figure)
+
+
+def test_a_block_that_hangs_over_the_edge_is_no_mistake() -> None:
+    figure = blocks_in_motion(call_of((1000, 384), (512, 256), (2, 2), lambda i, j: (i, j)))
+    assert "outside" not in figure.alt
+
+
+def test_an_index_outside_of_a_folded_dimension_is_seen() -> None:
+    call = call_of((2, 8, 128), (None, 8, 128), (2,), lambda i: (i + 1, 0, 0))
+    assert "Step 2 asks for a block of x_ref" in blocks_in_motion(call).alt

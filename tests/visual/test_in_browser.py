@@ -211,6 +211,32 @@ def test_rounds_by_keyboard_and_button(page: Any) -> None:
     assert violations(page) == []
 
 
+def test_arrow_keys_go_on_after_a_button(page: Any) -> None:
+    run(page, step_through(gathered(4)))
+    forth = page.get_by_role("button", name="step on")
+    forth.click()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("state.step") == 2
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("state.step") == 1
+    # whoever came by the keyboard stays on the button, and is not left alone where it ends
+    forth.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("state.step") == 1
+    for _ in range(2):
+        page.keyboard.press("Enter")
+    assert forth.is_disabled()
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("state.step") == 2
+
+
+def test_blocks_outside_of_the_array_keep_clear_of_the_text(page: Any) -> None:
+    call = call_of((1024, 1536), (512, 512), (2, 3), lambda i, j: (j, i + 2))
+    show(page, [blocks_in_motion(call)], "light")
+    assert page.evaluate(MEASURE) == []
+
+
 def test_blocks_play_by_themselves_unless_less_motion_is_wanted(page: Any) -> None:
     widget = step_through(matmul_call(256, 128))
     run(page, widget, "dark")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from tests.visual.helpers import SVG, Sent, check_figure, gathered, texts, through_slots
 from tpulab.errors import UsageError
+from tpulab.kernel.observing import Deadlock
 from tpulab.visual import ring_in_motion, step_through
 from tpulab.visual.journeys import journeys, letter, place_text
 
@@ -145,3 +148,29 @@ def test_a_real_ring_on_four_devices() -> None:
     assert done.stdout.count("in the end every device holds all 4 chunks") == 2
     assert "every device sends 4 KiB to the next one (0 sends D, 1 sends A" in done.stdout
     assert "12 copies and 2 rounds, to both neighbours" in done.stdout
+
+
+@dataclass(frozen=True)
+class _Stuck:
+    """A report of a run that came to a standstill."""
+
+    transfers: tuple
+    deadlock: Deadlock
+    devices: int = 4
+    hint: str = "every wait needs a copy"
+
+
+def test_a_kernel_that_hangs_is_said_to_hang() -> None:
+    deadlock = Deadlock((0, 1), "device 0 waits for a signal that never comes", "lab.py:7")
+    figure = ring_in_motion(_Stuck(tuple(gathered(4)), deadlock))
+    root = check_figure(figure)
+    assert figure.title.endswith("then the kernel hangs")
+    assert "Then the kernel hangs: device 0 waits for a signal that never comes." in figure.alt
+    assert "the kernel hangs here: it waits for what never comes" in texts(root)
+    assert "hangs" not in ring_in_motion(_Stuck(tuple(gathered(4)), deadlock), step=1).alt
+    assert "hangs" in ring_in_motion(_Stuck(tuple(gathered(4)), deadlock), step=3).alt
+    assert "the kernel hangs: device 0" in step_through(_Stuck(tuple(gathered(4)), deadlock)).note
+    with pytest.raises(UsageError, match="hangs before anything is sent: device 0") as caught:
+        ring_in_motion(_Stuck((), deadlock))
+    assert caught.value.where == "lab.py:7"
+    assert "hangs" not in ring_in_motion(gathered(4)).alt

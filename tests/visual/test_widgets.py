@@ -24,8 +24,9 @@ from tests.visual.helpers import (
 from tpulab.errors import UsageError
 from tpulab.simulator.timeline import Event
 from tpulab.visual import choose_chip, choose_roofline, ring_in_motion, step_through
-from tpulab.visual.blocks import blocks_in_motion, frames
+from tpulab.visual.blocks import blocks_in_motion
 from tpulab.visual.player import MOST_CHARACTERS, Frame, within_budget
+from tpulab.visual.windows import frames
 
 MOST_BYTES = 200_000
 CLIMB = [("one", 60.0, {"v5e": 12e12, "v6e": 13e12}), ("two", 205.0, {"v6e": 196e12})]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
-from tpulab.errors import UsageError
-from tpulab.kernel import Kernel, Operand, PallasCall
+from tpulab.kernel import Kernel, PallasCall
 from tpulab.units import bytes_text
 from tpulab.visual.figure import Figure
-from tpulab.visual.svg import ORANGE, SKY, Drawing, shortened, text_width
+from tpulab.visual.svg import ORANGE, SKY, VERMILLION, Drawing, shortened, text_width
+from tpulab.visual.windows import OperandFrames, frames, one_call, outside_text
 
 #: Steps that one static picture shows.
 FRAMES = 8
@@ -20,84 +18,8 @@ _MOST_LINES = 32
 #: a block of a large array is drawn at least this high and wide, so that it can be seen
 _SMALLEST_BLOCK = 3.0
 _NARROWEST_LEFT, _WIDEST_NAME = 120.0, 230.0
-
-
-@dataclass(frozen=True)
-class OperandFrames:
-    """What one operand's window does, step by step.
-
-    Attributes:
-        name: the kernel's parameter.
-        role: "input" or "output".
-        shape: of the array, as rows × columns: leading dimensions are folded into the rows.
-        block: rows × columns of a block.
-        corners: (row, column) of the block's first element at every step.
-        moving: whether it is fetched (input) or written back (output) at the step.
-        moved_bytes: traffic of all steps.
-    """
-
-    name: str
-    role: str
-    shape: tuple[int, int]
-    block: tuple[int, int]
-    corners: tuple[tuple[int, int], ...]
-    moving: tuple[bool, ...]
-    moved_bytes: int
-
-    @property
-    def moves(self) -> int:
-        """How many times a block moves."""
-        return sum(self.moving)
-
-    def movement(self, step: int) -> str:
-        """What happens to the block at a step, in two or three words."""
-        if self.role == "input":
-            return "fetched" if self.moving[step] else "kept in VMEM"
-        return "written back" if self.moving[step] else "stays in VMEM"
-
-
-def frames(call: PallasCall) -> tuple[OperandFrames, ...]:
-    """The windows of a call's blocked operands.
-
-    Raises:
-        UsageError: no operand of the call is moved in blocks.
-    """
-    shown = tuple(
-        _operand_frames(call, operand)
-        for operand in call.operands
-        if operand.is_pipelined and operand.indices is not None and operand.memory_space == "vmem"
-    )
-    if not shown:
-        raise UsageError(
-            f"{call.name} has no operand that the pipeline moves in blocks",
-            hint="operands in pl.ANY are copied by the kernel itself; look at its timeline instead",
-        )
-    return shown
-
-
-def one_call(source: Any) -> PallasCall:
-    """The call itself, or the only one of a traced kernel.
-
-    Raises:
-        UsageError: the kernel has none or several of them, or it is something else.
-    """
-    if isinstance(source, PallasCall):
-        return source
-    calls = getattr(source, "calls", None)
-    if not isinstance(calls, tuple):
-        raise UsageError(
-            f"blocks are those of a traced kernel, not of {type(source).__name__}",
-            hint="tpulab.trace(function, *arguments).calls[0] is the first call of a function",
-        )
-    if len(calls) != 1:
-        names = ", ".join(f"{place} {call.name}" for place, call in enumerate(calls))
-        raise UsageError(
-            f"{source.name} has {len(calls)} kernels, and a picture is of one",
-            why=f"they are {names}" if names else "no pallas_call was traced in it",
-            hint="take one of them, as in tpulab.trace(function, *arguments).calls[0]",
-        )
-    first: PallasCall = calls[0]
-    return first
+#: how thick a block that lies outside of its array is drawn, beside the array
+_OUTSIDE = 8.0
 
 
 def blocks_in_motion(call: PallasCall | Kernel) -> Figure:
@@ -138,7 +60,7 @@ def blocks_in_motion(call: PallasCall | Kernel) -> Figure:
         for position, step in enumerate(steps):
             _panel(drawing, operand, step, left + column * position, y, width, height)
         y += row_height + 24.0
-    _legend(drawing, y + 2)
+    _legend(drawing, y + 2, any(any(operand.outside) for operand in operands))
     drawing.height = y + 12.0
     return Figure(
         title=f"Blocks of {call.name} in motion",
@@ -164,40 +86,6 @@ def shown_steps(steps: int) -> list[int]:
     if steps <= FRAMES:
         return list(range(steps))
     return [*range(FRAMES - 1), steps - 1]
-
-
-def _operand_frames(call: PallasCall, operand: Operand) -> OperandFrames:
-    assert operand.indices is not None
-    rows, columns = _two_dimensional(operand.shape)
-    sizes = operand.block_sizes
-    starts = operand.indices.reshape(len(operand.indices), -1).astype("int64")
-    for axis, size in enumerate(sizes):
-        if axis not in operand.element_dims:
-            starts[:, axis] *= size
-    # leading dimensions are folded into the rows
-    row = starts[:, 0] * 0 if sizes else 0 * operand.moving
-    for axis, extent in enumerate(operand.shape[:-1]):
-        row = row * extent + starts[:, axis]
-    column = starts[:, -1] if sizes else row
-    block_rows, block_columns = _two_dimensional(sizes)
-    return OperandFrames(
-        name=operand.name,
-        role="input" if operand.is_input else "output",
-        shape=(rows, columns),
-        block=(min(block_rows, rows), min(block_columns, columns)),
-        corners=tuple(zip(row.tolist(), column.tolist(), strict=True)),
-        moving=tuple(operand.moving.tolist()),
-        moved_bytes=operand.moved_bytes,
-    )
-
-
-def _two_dimensional(shape: tuple[int, ...]) -> tuple[int, int]:
-    if not shape:
-        return 1, 1
-    rows = 1
-    for size in shape[:-1]:
-        rows *= size
-    return rows, shape[-1]
 
 
 def scene(
@@ -274,6 +162,9 @@ def _block(
 ) -> None:
     rows, columns = operand.shape
     row, column = operand.corners[step]
+    if operand.outside[step]:
+        _block_outside(drawing, operand, step, x, y, width, height)
+        return
     # a block that hangs over the edge is drawn up to the edge
     left = x + width * min(column, columns) / columns
     top = y + height * min(row, rows) / rows
@@ -293,6 +184,37 @@ def _block(
     if moves:
         arrow = "↓" if operand.role == "input" else "↑"
         drawing.text(x + width + 3, y + 11, arrow, size=13, bold=True)
+
+
+def _block_outside(
+    drawing: Drawing,
+    operand: OperandFrames,
+    step: int,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+) -> None:
+    """A block that does not exist: beside the array, on the side on which it would lie."""
+    (rows, columns), (row, column) = operand.shape, operand.corners[step]
+    left = x + width * min(max(column, 0), columns) / columns
+    top = y + height * min(max(row, 0), rows) / rows
+    across = min(width * operand.block[1] / columns, x + width - left)
+    down = min(height * operand.block[0] / rows, y + height - top)
+    # an index that is wrong along a folded dimension may still fall on rows that exist
+    if column < 0:
+        left, across = x - _OUTSIDE - 1, _OUTSIDE
+    elif column >= columns or 0 <= row < rows:
+        left, across = x + width + 1, _OUTSIDE
+    if row < 0:
+        top, down = y - _OUTSIDE - 1, _OUTSIDE
+    elif row >= rows:
+        top, down = y + height + 1, _OUTSIDE
+    across, down = max(across, _SMALLEST_BLOCK), max(down, _SMALLEST_BLOCK)
+    tooltip = f"step {step + 1}: {operand.name} from row {row}, column {column}, outside the array"
+    place = (left, top, across, down)
+    drawing.hatched(*place, colour=VERMILLION, lines="\\", stroke="currentColor", tooltip=tooltip)
+    drawing.text(x + width + 11, y + 11, "!", size=13, bold=True)
 
 
 def _visible(low: float, high: float, first: float, last: float) -> tuple[float, float]:
@@ -350,7 +272,7 @@ def _describe(drawing: Drawing, operand: OperandFrames, y: float) -> None:
         drawing.text(0, y + 27 + 14 * row, line, size=11)
 
 
-def _legend(drawing: Drawing, y: float) -> None:
+def _legend(drawing: Drawing, y: float, outside: bool) -> None:
     x = 0.0
     entries = (
         (SKY, True, "↓ fetched for this step"),
@@ -363,6 +285,11 @@ def _legend(drawing: Drawing, y: float) -> None:
             drawing.rectangle(x, y - 9, 14, 10, fill=colour, stroke="currentColor")
         else:
             drawing.hatched(x, y - 9, 14, 10, colour=colour, stroke="currentColor")
+        drawing.text(x + 19, y, text, size=11)
+        x += 34 + text_width(text, 11)
+    if outside:
+        text = "! outside the array"
+        drawing.hatched(x, y - 9, 14, 10, colour=VERMILLION, lines="\\", stroke="currentColor")
         drawing.text(x + 19, y, text, size=11)
         x += 34 + text_width(text, 11)
     drawing.width = max(drawing.width, x - 14)
@@ -381,4 +308,8 @@ def _sentence(call: PallasCall, operands: tuple[OperandFrames, ...]) -> str:
         verb = "is fetched" if operand.role == "input" else "is written back"
         times = "once" if operand.moves == 1 else f"{operand.moves} times"
         parts.append(f"a block of {operand.name} {verb} {times}")
-    return f"In {steps}, {'; '.join(parts)}."
+    text = f"In {steps}, {'; '.join(parts)}."
+    for operand in operands:
+        if any(operand.outside):
+            text += f" {outside_text(operand)}"
+    return text

@@ -78,7 +78,8 @@ def journeys(source: Any, devices: int | None = None) -> Journeys:
             given.
 
     Raises:
-        UsageError: there are no transfers, or they name a device beyond the last.
+        UsageError: there are no transfers, perhaps because the kernel hangs before the first; or
+            they name a device beyond the last.
     """
     found = source.transfers if hasattr(source, "transfers") else source
     if not isinstance(found, Iterable):
@@ -90,6 +91,13 @@ def journeys(source: Any, devices: int | None = None) -> Journeys:
     if devices is None and getattr(source, "devices", 1) > 1:
         devices = int(source.devices)
     if not transfers:
+        stuck = hanging(source)
+        if stuck:
+            raise UsageError(
+                f"the kernel hangs before anything is sent: {stuck}",
+                hint=source.hint,
+                where=source.deadlock.where,
+            )
         raise UsageError(
             "no device sent anything to another one",
             why="a ring is drawn from the copies that the faithful interpreter saw",
@@ -104,6 +112,12 @@ def journeys(source: Any, devices: int | None = None) -> Journeys:
     )
     places = tuple(sorted({one.target_index for one in transfers}, key=_order))
     return Journeys(devices or max(named, 2), rounds, places, _follows(rounds, places))
+
+
+def hanging(source: Any) -> str:
+    """What a run waits for in vain, as its report says it; empty when it came to an end."""
+    deadlock = getattr(source, "deadlock", None)
+    return str(deadlock) if deadlock else ""
 
 
 def letter(position: int) -> str:

@@ -62,8 +62,24 @@ function render({ model, el }) {
     forth = keepKeys(make("button", { type: "button", textContent: "step on ▶" }));
     controls.append(make("label", {}, `${unit} `, slider), back, forth);
     slider.addEventListener("input", () => { stop(); go(Number(slider.value)); });
-    back.addEventListener("click", () => { stop(); go(current() - 1); });
-    forth.addEventListener("click", () => { stop(); go(current() + 1); });
+    // arrow keys go on where a click began: the slider takes them after a press of the mouse, and the
+    // buttons themselves for those who came by the keyboard
+    for (const [button, by] of [[back, -1], [forth, 1]]) {
+      button.addEventListener("click", (event) => {
+        stop();
+        go(current() + by);
+        if (event.detail > 0 || button.disabled) slider.focus();
+      });
+    }
+    controls.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!by || event.target.localName !== "button") return;
+      event.preventDefault();
+      event.stopPropagation();
+      stop();
+      go(current() + by);
+      if (event.target.disabled) slider.focus();
+    });
     // whoever asked for less motion steps by hand
     if (!window.matchMedia("(prefers-reduced-motion: reduce)").matches && last > 1) {
       play = keepKeys(make("button", { type: "button", textContent: "▶ play" }));

@@ -9,7 +9,7 @@ from tpulab.errors import UsageError
 from tpulab.hardware import Chip
 from tpulab.units import bytes_text
 from tpulab.visual.figure import Figure
-from tpulab.visual.journeys import Journeys, Sent, journeys, letter
+from tpulab.visual.journeys import Journeys, Sent, hanging, journeys, letter
 from tpulab.visual.ring_words import (
     held_letters,
     plural,
@@ -87,6 +87,12 @@ def ring_in_motion(
         drawing = round_picture(found, step)
     else:
         raise UsageError(f"there is no round {step}: rounds go from 1 to {len(found.rounds)}")
+    title = f"{found.devices} devices in {plural(len(found.rounds), 'round')}"
+    stuck = hanging(source)
+    if stuck and step in (None, len(found.rounds)):
+        title += ", then the kernel hangs"
+        alt += f" Then the kernel hangs: {stuck.rstrip('.')}."
+        _say_below(drawing, "the kernel hangs here: it waits for what never comes")
     if step == 0:
         header: tuple[str, ...] = ("device", "holds")
         rows: tuple[tuple[str, ...], ...] = tuple(
@@ -96,12 +102,19 @@ def ring_in_motion(
         header = ("round", "from", "to", "bytes", "chunk" if found.follows_chunks else "into", "at")
         rows = table(found, step)
     return Figure(
-        title=f"{found.devices} devices in {plural(len(found.rounds), 'round')}",
+        title=title,
         alt=alt,
         svg=drawing.render(alt),
         header=header,
         rows=rows,
     )
+
+
+def _say_below(drawing: Drawing, text: str) -> None:
+    base = drawing.height + 14
+    drawing.text(0, base, text, size=12, bold=True)
+    drawing.width = max(drawing.width, text_width(text, 12, bold=True))
+    drawing.height = base + 8
 
 
 def _rows_of_devices(found: Journeys) -> Drawing:

@@ -7,19 +7,13 @@ from typing import Any
 
 from tpulab.hardware import Chip
 from tpulab.kernel import Kernel, PallasCall
-from tpulab.visual.blocks import (
-    OperandFrames,
-    block_states,
-    blocks_in_motion,
-    frames,
-    one_call,
-    scene,
-)
-from tpulab.visual.journeys import Journeys, journeys
+from tpulab.visual.blocks import block_states, blocks_in_motion, scene
+from tpulab.visual.journeys import Journeys, hanging, journeys
 from tpulab.visual.player import Drawn, Frame, Player, within_budget
 from tpulab.visual.ring import ring_in_motion, round_picture
 from tpulab.visual.ring_words import round_sentence, timed
 from tpulab.visual.scrolling import holds_timeline, scroll_through
+from tpulab.visual.windows import OperandFrames, frames, one_call
 
 #: Most steps of a grid that are sent to the browser; of longer ones, that many from the start.
 MOST_STEPS = 256
@@ -82,6 +76,9 @@ def _through_rounds(source: Any, devices: int | None, chip: str | Chip | None) -
     if len(shown) <= len(found.rounds):
         note = f"Rounds up to {len(shown) - 1} of {len(found.rounds)} are here; the others are left"
         note += " out to keep the notebook small."
+    stuck = hanging(source)
+    if stuck:
+        note = f"{note} After the last round the kernel hangs: {stuck}".strip()
     return Player(figure, shown, unit="round", note=note)
 
 
