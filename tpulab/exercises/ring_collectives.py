@@ -122,7 +122,7 @@ ALL_GATHER = _gather(
     "came from the left. After devices - 1 steps everything has been everywhere. Meet both "
     "neighbours first, and give every step a receive semaphore of its own: a fast neighbour may be "
     "one step ahead of you, and copies need not come in the order in which they were sent.",
-    rungs=(Rung("one way: every link busy in every step", 0.42),),
+    rungs=(Rung("one way round: every link busy in one direction", 0.42),),
     hints=(
         "In step s a device sends slot (device - s) % devices, into the *same* slot of its right "
         "neighbour. So no slot is written twice, and nothing can be overwritten.",
@@ -137,7 +137,7 @@ ALL_GATHER = _gather(
         _wrong("all_gather_one_step_short", "correct", "one step too few", "never written"),
         _wrong("all_gather_sends_its_own", "safe", "wrong slot", "race", "never written"),
         _wrong(
-            "all_gather_on_two_devices", "correct", "works only on two devices", "never written"
+            "all_gather_on_two_devices", "safe", "works only on two devices", "has not received"
         ),
         _wrong("all_gather_by_step", "correct", "slots by step, not by device", "order", "slot"),
         _wrong("all_gather_passes_on_too_early", "safe", "missing wait", "race", "never written"),
@@ -263,7 +263,7 @@ REDUCE_SCATTER = Exercise(
         "devices - 2 waits, so devices - 2 signals: nobody will send after the last step, so do "
         "not signal in it. Else the semaphore is left above zero.",
     ),
-    rungs=(Rung("one way: every link busy in every step", 0.42),),
+    rungs=(Rung("one way round: every link busy in one direction", 0.42),),
     suspects=(
         Suspect(
             "each device has its right neighbour's chunk of the sum",
