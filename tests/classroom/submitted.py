@@ -27,6 +27,13 @@ def grade_id(cell: dict[str, Any]) -> str:
     return cell["metadata"].get("nbgrader", {}).get("grade_id", "")
 
 
+def questions(lab: str = "00_first_kernel") -> list[str]:
+    """Names of the cells that ask for an answer in words."""
+    from tpulab.classroom.submissions.labs import find_lab
+
+    return [question.grade_id for question in find_lab(lab).by_hand]
+
+
 def solution(function: str) -> str:
     return solved()[f"{TRACK}-{function}"]
 

@@ -18,6 +18,7 @@ import pytest
 
 from tests.classroom import submitted as given
 from tpulab.classroom.submissions import GradeOptions, grade, pages, running
+from tpulab.classroom.submissions.answers import Piece
 from tpulab.classroom.submissions.results import Job, empty_result, refused
 from tpulab.errors import UsageError
 
@@ -88,6 +89,80 @@ def test_summaries_agree_with_the_results(folder, tmp_path) -> None:
     assert rows[-1]["first_kernel.add"] == ""
 
 
+def test_who_hands_in_nothing_gradable_stays_in_the_list(folder, tmp_path) -> None:
+    """A report, a picture in a folder of one's own, an empty folder, a file without exercise."""
+    (folder / "zed").mkdir()
+    (folder / "zed" / "report.pdf").write_bytes(b"%PDF")
+    (folder / "una").mkdir()
+    (folder / "yan" / "deep").mkdir(parents=True)
+    (folder / "yan" / "deep" / "notes.py").write_text("x = 1\n")
+    # what lies beside somebody's notebook is theirs
+    (folder / "ada" / "images").mkdir()
+    (folder / "ada" / "images" / "plot.png").touch()
+    out = tmp_path / "out"
+    report = grade([folder], out, executor=THREAD)
+    assert not report.complete
+    found = {name: each for name, each in results_in(out).items() if each["status"] == "skipped"}
+    assert set(found) == {"una", "yan", "zed"}
+    assert "report.pdf" in found["zed"]["messages"][0]
+    assert "empty" in found["una"]["messages"][0]
+    assert (out / "index.html").read_text("utf-8").count("! skipped") == 3
+    # in a flat folder only documents are somebody's work
+    flat = tmp_path / "flat"
+    given.write(flat / "tim.ipynb", given.released())
+    for name in ("pictures/a.png", "zed/report.pdf", "late.pdf"):
+        (flat / name).parent.mkdir(exist_ok=True)
+        (flat / name).touch()
+    files, skipped = running.find_files([flat], out)
+    assert list(files) == ["tim.ipynb", "zed"]
+    assert [Path(path).name for path in skipped] == ["late.pdf"]
+    several = running.find_files([folder / "ada", folder / "zed", folder / "una"], out)[0]
+    assert list(several) == ["ada/00_first_kernel.ipynb", "una", "zed"]
+    nested = tmp_path / "nested"
+    given.write(nested / "lab00" / "ada" / "a.ipynb", given.released())
+    (nested / "lab00" / "bob").mkdir()
+    assert list(running.find_files([nested], out)[0]) == ["lab00/ada/a.ipynb", "lab00/bob"]
+
+
+def test_answers_in_words_are_told_of_and_shown_together(tmp_path) -> None:
+    notebook = given.released()
+    question = next(c for c in notebook["cells"] if given.grade_id(c) == given.questions()[0])
+    question["source"] = "Because the bus is narrow."
+    given.write(tmp_path / "in" / "ada.ipynb", notebook)
+    given.write(tmp_path / "in" / "bob.ipynb", given.released())
+    out = tmp_path / "out"
+    grade([tmp_path / "in"], out, executor=THREAD)
+    ada, bob = json.loads((out / "summary.json").read_text("utf-8"))["submissions"]
+    assert ada["by_hand"] == {"questions": 2, "answered": 1, "max_points": 4.0}
+    assert bob["by_hand"]["answered"] == 0
+    row = next(csv.DictReader(io.StringIO((out / "summary.csv").read_text("utf-8"))))
+    assert (row["by_hand_answered"], row["by_hand_max_points"]) == ("1", "4.0")
+    index = (out / "index.html").read_text("utf-8")
+    assert "0 of 4 (+4 by hand)" in index
+    assert "1 of 2 answered" in index
+    assert "1 answer in words waits" in index
+    assert "(+4 by hand)" in (out / ada["page"]).read_text("utf-8")
+    together = (out / "by_hand.html").read_text("utf-8")
+    assert together.count("Because the bus is narrow.") == 1
+    assert together.count("not answered") == 3
+
+
+def test_the_index_says_what_failed() -> None:
+    result = evil_result()
+    item = result["exercises"][0]
+    item["verdict"]["steps"][0]["summary"] = "the block is " + "very " * 60 + "large"
+    result["exercises"].append({**item, "exercise": "first_kernel.mul", "status": "missing",
+                                "verdict": None, "messages": ["no cell defines mul"]})  # fmt: skip
+    page = running.summaries.as_page([result], {result["submission"]: "evil"})
+    assert "first_kernel.add: not legal: the block is very" in page
+    assert "very …</li>" in page
+    assert "first_kernel.mul: no cell defines mul" in page
+
+
+def test_pages_say_whom_they_are_for() -> None:
+    assert "names the shapes of hidden cases" in pages.page(evil_result())
+
+
 def test_a_result_that_holds_is_kept(folder, tmp_path) -> None:
     out, said = tmp_path / "out", []
 
@@ -124,6 +199,47 @@ def test_a_neighbour_that_is_imported_counts_as_part(tmp_path) -> None:
     assert running._fingerprint([], job) == before
     (path.parent / "tiles.py").write_text("ROWS = 2")
     assert running._fingerprint([], job) != before
+
+
+def test_another_submission_cannot_be_imported(tmp_path) -> None:
+    """In a flat folder everybody's files lie beside each other."""
+    from tpulab.classroom.submissions.beside import beside
+    from tpulab.classroom.submissions.reading import Cell, read
+
+    (tmp_path / "grace.py").write_text(given.solution("add"))
+    (tmp_path / "tiles.py").write_text("import sizes\nimport grace\n")
+    (tmp_path / "sizes.py").write_text("ROWS = 8\n")
+    (tmp_path / "kit" / "deep").mkdir(parents=True)
+    for name in ("kit/__init__.py", "kit/deep/__init__.py", "kit/data.bin", "other.py"):
+        (tmp_path / name).touch()
+    path = given.write(tmp_path / "ada.ipynb", given.released())
+    source = "import grace, numpy\nfrom tiles import ROWS\nimport kit.deep"
+    found = beside(read(path), [Piece(Cell(1, "code", source), 1, source)])
+    assert [path.name for path in found.helpers] == ["tiles.py", "kit", "sizes.py"]
+    assert found.submissions == ("grace.py",)
+    found.copy_to(tmp_path / "run")
+    copied = {path.relative_to(tmp_path / "run").as_posix() for path in
+              (tmp_path / "run").rglob("*") if path.is_file()}  # fmt: skip
+    assert copied == {"tiles.py", "sizes.py", "kit/__init__.py", "kit/deep/__init__.py"}
+
+
+def test_the_secret_comes_from_a_file_or_the_environment(tmp_path, monkeypatch) -> None:
+    from tpulab.commands import grade as verb
+    from tpulab.commands.parser import parse
+
+    (tmp_path / "secret").write_text("a term\n")
+    (tmp_path / "void").touch()
+    monkeypatch.setenv(verb.SECRET_VARIABLE, "winter")
+    assert verb._secret(None) == "winter"
+    # what is graded would inherit it
+    assert verb.SECRET_VARIABLE not in os.environ
+    assert verb._secret(None) is None
+    assert verb._secret(str(tmp_path / "secret")) == "a term"
+    for file in ("void", "none"):
+        with pytest.raises(UsageError):
+            verb._secret(str(tmp_path / file))
+    words = ["grade", "x", "--out", "y", "--secret-file", "z"]
+    assert parse(words).secret_file == "z"
 
 
 def test_wrong_and_unknown_labs(tmp_path) -> None:
@@ -239,6 +355,9 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(tmp_path) -> None:
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)  # as the terminal does
     assert process.wait(timeout=30) == 130
+    said = process.stderr.read()
+    assert "1 of 2 submissions are done" in said
+    assert "the same command goes on" in said
     found = results_in(out)
     assert list(found) == ["a.ipynb"]
     summary = json.loads((out / "summary.json").read_text("utf-8"))
@@ -320,7 +439,12 @@ def test_pages_escape_everything_and_ask_for_nothing() -> None:
     reader = Reader()
     result = evil_result()
     slugs = {result["submission"]: "evil"}
-    for text in (pages.page(result), running.summaries.as_page([result], slugs)):
+    summaries = running.summaries
+    for text in (
+        pages.page(result),
+        summaries.as_page([result], slugs),
+        summaries.as_answers([result], slugs),
+    ):
         reader.feed(text)
         assert "\x1b" not in text
         assert "\u202e" not in text
@@ -328,6 +452,7 @@ def test_pages_escape_everything_and_ask_for_nothing() -> None:
     assert not reader.tags & {"script", "img", "link", "iframe", "object", "base"}
     assert reader.links == {
         "#first_kernel-add", "submissions/evil.html", "summary.csv", "summary.json",
+        "by_hand.html", "index.html",
     }  # fmt: skip
 
 
@@ -350,6 +475,7 @@ def test_pages_are_accessible_and_stay_offline(tmp_path) -> None:
     files = {
         "page.html": pages.page(result),
         "index.html": running.summaries.as_page([result], slugs, left=1, skipped=["x.py"]),
+        "by_hand.html": running.summaries.as_answers([result], slugs),
     }
     asked: list[str] = []
     with sync_playwright() as playwright:

@@ -17,10 +17,12 @@ def serving(verbs: Any) -> None:
         verbs,
         "pair",
         "pair:pair",
-        "open the labs for two people at once, each in a browser of their own",
+        "open the labs for two to seven people at once, each in a browser of their own",
     )
     parser.add_argument(
-        "--names", metavar="A,B", help="who you are, such as Ada,Grace; shown at your cursors"
+        "--names",
+        metavar="A,B[,…]",
+        help="who you are, 2 to 7 names such as Ada,Grace; shown at your cursors",
     )
     _serving_options(parser)
 
@@ -103,9 +105,10 @@ def teaching(verbs: Any) -> None:
         "--hidden", metavar="FILE", help="TOML file with hidden cases besides the derived ones"
     )
     parser.add_argument(
-        "--secret",
-        metavar="TEXT",
-        help="what hidden cases are derived from (default: a secret kept on this machine)",
+        "--secret-file",
+        metavar="FILE",
+        help="file with the text that hidden cases are derived from; the environment variable "
+        "TPULAB_GRADING_SECRET can hold it as well (default: a secret kept on this machine)",
     )
     parser.add_argument(
         "--credit", metavar="FILE", help="TOML file with the shares of points by verdict and rung"

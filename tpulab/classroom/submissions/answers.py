@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -330,19 +329,3 @@ def _as_code(cell: Cell) -> Cell | None:
         if not isinstance(found, BrokenCell) and any(unit.kind == "definition" for unit in found):
             return candidate
     return None
-
-
-def neighbours(submission: Submission, pieces: Sequence[Piece]) -> tuple[Path, ...]:
-    """Python files beside the submission that an answer imports."""
-    folder = submission.path.parent
-    found = []
-    for name in dict.fromkeys(
-        match[1]
-        for piece in pieces
-        if piece.cell is not None
-        for match in re.finditer(r"^\s*(?:from|import)\s+([A-Za-z_]\w*)", piece.text, re.M)
-    ):
-        for path in (folder / f"{name}.py", folder / name / "__init__.py"):
-            if path.is_file() and path != submission.path:
-                found.append(path)
-    return tuple(found)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulab.classroom.submissions.answers import Answer, neighbours
+from tpulab.classroom.submissions.answers import Answer
+from tpulab.classroom.submissions.beside import beside
 from tpulab.classroom.submissions.reading import Submission
 from tpulab.exercises import Case, get_exercise
 
@@ -95,7 +96,7 @@ def judge(
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tpulab-grade-") as folder:
         file = Path(folder) / _FILE
-        head = _preamble(answer, submission)
+        head = _preamble(answer, submission, Path(folder) / "beside")
         file.write_text(head + answer.source, encoding="utf-8")
         # the name is looked up where the file runs: one that it lacks is the verdict's news
         shipment = dataclasses.replace(ship_file(file, None), name=answer.function)
@@ -140,13 +141,13 @@ def _chips(own: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(get_chip(chip).name for chip in wanted or own))
 
 
-def _preamble(answer: Answer, submission: Submission) -> str:
-    """Lets an answer import the modules that were handed in beside it."""
-    beside = neighbours(submission, answer.pieces)
-    if not beside or any("__future__" in piece.text for piece in answer.pieces):
+def _preamble(answer: Answer, submission: Submission, folder: Path) -> str:
+    """Lets an answer import the modules that were handed in beside it, from copies."""
+    found = beside(submission, answer.pieces)
+    if not found.helpers or any("__future__" in piece.text for piece in answer.pieces):
         return ""
-    folders = sorted({str(submission.path.resolve().parent)})
-    return f"import sys; sys.path.extend({folders!r})\n"
+    found.copy_to(folder)
+    return f"import sys; sys.path.append({str(folder)!r})\n"
 
 
 class _Places:

@@ -16,6 +16,11 @@ from typing import Any
 from tpulab.exercises.model import STEPS
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+#: What whoever hands pages out must know.
+FOR_WHOM = (
+    "This page is for whoever grades: it names the shapes of hidden cases. Hand it to a student "
+    "when the lab is over; what is handed in later with the same secret meets the same cases."
+)
 #: status of an exercise or a submission: (mark, words, class)
 STATUS: Mapping[str, tuple[str, str, str]] = {
     "passed": ("✓", "passed", "good"),
@@ -25,6 +30,7 @@ STATUS: Mapping[str, tuple[str, str, str]] = {
     "not judged": ("!", "not judged", "odd"),
     "graded": ("✓", "graded", "good"),
     "unreadable": ("!", "unreadable", "odd"),
+    "skipped": ("!", "skipped", "odd"),
     "wrong lab": ("!", "wrong lab", "odd"),
     "unknown lab": ("!", "unknown lab", "odd"),
 }
@@ -68,6 +74,12 @@ def score(item: Mapping[str, Any]) -> str:
     return f"{number(item['points'])} of {number(item['max_points'])}"
 
 
+def open_points(result: Mapping[str, Any]) -> str:
+    """The points of a submission that a person still gives, empty for none."""
+    points = sum(question["max_points"] for question in result["by_hand"])
+    return f" (+{number(points)} by hand)" if points else ""
+
+
 def badge(status: str) -> str:
     """A status as mark, word and colour."""
     mark, words, kind = STATUS[status]
@@ -79,7 +91,7 @@ def page(result: Mapping[str, Any]) -> str:
     name = result["submission"]
     head = [
         f"<h1>{escaped(name)}</h1>",
-        f'<p class="score">{score(result).removesuffix(" points")} points '
+        f'<p class="score">{score(result).removesuffix(" points")} points{open_points(result)} '
         f"{badge(result['status'])}</p>",
         f"<p>{_about(result)}</p>",
         messages(result["messages"], "What was found in the file"),
@@ -94,7 +106,7 @@ def page(result: Mapping[str, Any]) -> str:
     head.append(
         "<footer><p>Points are given by the last verdict passed and the rung reached. Times are "
         "predicted: the TPU compiler's program was simulated, no TPU was asked. Hidden cases are "
-        "shapes and values that the lab does not show.</p></footer>"
+        f"shapes and values that the lab does not show.</p><p>{FOR_WHOM}</p></footer>"
     )
     return document(f"{name} · graded", "\n".join(filter(None, head)))
 

@@ -9,6 +9,8 @@ from typing import Any
 from tpulab.classroom.submissions import credit as credits
 from tpulab.classroom.submissions import hidden as hiding
 from tpulab.classroom.submissions.answers import Answer, Answers, Piece, named
+from tpulab.classroom.submissions.beside import beside
+from tpulab.classroom.submissions.finding import what_it_holds
 from tpulab.classroom.submissions.judging import Bounds, Judged, judge
 from tpulab.classroom.submissions.labs import LabSpec, find_lab, lab_of
 from tpulab.classroom.submissions.reading import Submission, UnreadableError, read
@@ -51,6 +53,8 @@ def grade_one(job: Job) -> dict[str, Any]:
 
     begin = time.monotonic()
     result = empty_result(job.name, job.path)
+    if Path(job.path).is_dir():
+        return refused(result, "skipped", what_it_holds(Path(job.path)))
     try:
         submission = read(Path(job.path))
     except UnreadableError as error:
@@ -136,6 +140,10 @@ class _Graders:
         except Exception as error:  # noqa: BLE001 - the other exercises are still graded
             return _not_judged(entry, f"the grader failed: {type(error).__name__}: {error}"[:500])
         self._fill(entry, judged, hidden)
+        entry["messages"] += [
+            f"{name} is a submission of its own and could not be imported"
+            for name in beside(self.submission, answer.pieces).submissions
+        ]
         return entry
 
     def _fill(self, entry: dict[str, Any], judged: Judged, hidden: tuple[Case, ...]) -> None:

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from tpulab.classroom.submissions import credit, hidden, labs, pages, reading, summaries
+from tpulab.classroom.submissions.finding import find_files, what_it_holds
 from tpulab.classroom.submissions.judging import Bounds
 from tpulab.classroom.submissions.results import FORMAT, Job, empty_result, grade_one, refused
 from tpulab.errors import UsageError
 
 Say = Callable[[dict[str, Any], int, int], None]
-_SKIPPED = {"__pycache__", "node_modules"}
-_SUFFIXES = (".ipynb", ".py")
 _IMPORTED = re.compile(r"\b(?:from|import)\s+([A-Za-z_]\w*)")
 
 
@@ -62,7 +61,7 @@ class GradeReport:
     Attributes:
         folder: where the results are.
         results: one for each submission, in order.
-        skipped: Python files of the folders given that hold no exercise.
+        skipped: files of the folders given that were left out, such as helpers without exercise.
     """
 
     folder: Path
@@ -156,57 +155,7 @@ def grade(
     return GradeReport(folder, ordered, skipped)
 
 
-# ---- which files
-
-
-def find_files(
-    files: Sequence[str | os.PathLike[str]], out: Path
-) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """(submissions by name, Python files of folders that hold no exercise).
-
-    A name is the path below the one folder that was given, else below what all have in common.
-    """
-    paths: dict[Path, None] = {}
-    skipped = []
-    for item in map(Path, files):
-        if not item.is_dir():
-            paths[Path(os.path.abspath(item))] = None
-            continue
-        for path in _below(item, out):
-            if path.suffix == ".py" and not _has_exercise(path):
-                skipped.append(str(path))
-            else:
-                paths[Path(os.path.abspath(path))] = None
-    if not paths:
-        return {}, tuple(skipped)
-    if len(files) == 1 and Path(files[0]).is_dir():
-        base = os.path.abspath(files[0])
-    else:
-        base = os.path.commonpath([str(path.parent) for path in paths])
-    names = {Path(os.path.relpath(path, base)).as_posix(): path for path in paths}
-    return dict(sorted(names.items())), tuple(skipped)
-
-
-def _below(folder: Path, out: Path) -> Iterator[Path]:
-    results = os.path.realpath(out)
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith(".")
-            and name not in _SKIPPED
-            and os.path.realpath(os.path.join(place, name)) != results
-        )
-        for name in sorted(names):
-            if name.endswith(_SUFFIXES) and not name.startswith("."):
-                yield Path(place, name)
-
-
-def _has_exercise(path: Path) -> bool:
-    try:
-        return labs.lab_of(reading.read(path)) is not None
-    except reading.UnreadableError:
-        return False
+# ---- file names of results
 
 
 def _slugs(names: Sequence[str] | dict[str, Job]) -> dict[str, str]:
@@ -348,6 +297,8 @@ def _fingerprint(state: list[Any], job: Job) -> str:
     """Key of a result: the same key, the same result."""
     path = Path(job.path)
     digest = hashlib.sha256(json.dumps([*state, job.name]).encode())
+    if path.is_dir():
+        digest.update(what_it_holds(path).encode("utf-8", "replace"))
     with contextlib.suppress(reading.UnreadableError):
         data = reading.read_bytes(path)
         digest.update(data)

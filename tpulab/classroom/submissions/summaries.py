@@ -9,10 +9,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from tpulab.classroom.submissions.pages import badge, document, escaped, messages, number, score
+from tpulab.classroom.submissions.pages import (
+    badge,
+    document,
+    escaped,
+    messages,
+    number,
+    open_points,
+    score,
+)
 from tpulab.classroom.submissions.results import FORMAT
 
-_COLUMNS = ("submission", "lab", "status", "points", "max_points", "messages")
+_COLUMNS = (
+    "submission",
+    "lab",
+    "status",
+    "points",
+    "max_points",
+    "by_hand_answered",
+    "by_hand_max_points",
+    "messages",
+)
+_LONGEST_REASON = 160
+_ADJECTIVES = {"compiles": "compiled", "fast": "fast enough"}
 
 
 def files(
@@ -27,7 +46,7 @@ def files(
         results: of the submissions, in order.
         slugs: file name, without ending, of each submission's result.
         left: submissions that were not graded, because the run was interrupted.
-        skipped: Python files that hold no exercise.
+        skipped: files that were left out.
     """
     return {
         "summary.json": json.dumps(
@@ -36,6 +55,7 @@ def files(
         + "\n",
         "summary.csv": as_csv(results),
         "index.html": as_page(results, slugs, left, skipped),
+        "by_hand.html": as_answers(results, slugs),
     }
 
 
@@ -55,6 +75,7 @@ def as_json(
             {
                 **{key: result[key] for key in ("submission", "lab", "status", "points")},
                 "max_points": result["max_points"],
+                "by_hand": _by_hand(result),
                 "messages": result["messages"],
                 "result": f"submissions/{slugs[result['submission']]}.json",
                 "page": f"submissions/{slugs[result['submission']]}.html",
@@ -78,7 +99,9 @@ def as_csv(results: Sequence[Mapping[str, Any]]) -> str:
     writer.writerow([*_COLUMNS, *names])
     for result in results:
         points = {item["exercise"]: item["points"] for item in result["exercises"]}
-        row = [result[column] for column in _COLUMNS[:-1]] + ["; ".join(result["messages"])]
+        waiting = _by_hand(result)
+        row = [result[column] for column in _COLUMNS[:5]]
+        row += [waiting["answered"], waiting["max_points"], "; ".join(_found(result))]
         writer.writerow([_cell(value) for value in [*row, *(points.get(name) for name in names)]])
     return out.getvalue()
 
@@ -107,13 +130,20 @@ def as_page(
     if left:
         notes.append(f"the run was interrupted: {left} more are not graded yet")
     if skipped:
-        notes.append(f"Python files without an exercise, left out: {', '.join(skipped)}")
+        notes.append(f"files without an exercise, left out: {', '.join(skipped)}")
+    waiting = [_by_hand(result) for result in results]
+    if any(each["questions"] for each in waiting):
+        answers = sum(each["answered"] for each in waiting)
+        are = "answer in words waits" if answers == 1 else "answers in words wait"
+        notes.append(f"{answers} {are} for a person; the points for them are in no sum here")
     body.append(messages(notes, "About this run"))
     for lab in dict.fromkeys(result["lab"] for result in results):
         body.append(_table(lab, [result for result in results if result["lab"] == lab], slugs))
     body.append(
-        '<footer><p><a href="summary.csv">summary.csv</a> · '
-        '<a href="summary.json">summary.json</a></p></footer>'
+        '<footer><p><a href="by_hand.html">all answers in words</a> · '
+        '<a href="summary.csv">summary.csv</a> · <a href="summary.json">summary.json</a></p>'
+        "<p>For whoever grades: the pages of submissions name the shapes of hidden cases.</p>"
+        "</footer>"
     )
     return document("Graded submissions", "\n".join(filter(None, body)))
 
@@ -129,21 +159,85 @@ def _table(lab: str | None, results: Sequence[Mapping[str, Any]], slugs: Mapping
         entries = {item["exercise"]: item for item in result["exercises"]}
         cells = "".join(_entry(entries.get(name)) for name in names)
         link = quote(f"submissions/{slugs[result['submission']]}.html")
-        said = "; ".join(result["messages"])
+        waiting = _by_hand(result)
+        answered = f"{waiting['answered']} of {waiting['questions']} answered"
         rows.append(
             f'<tr><th scope="row"><a href="{escaped(link)}">{escaped(result["submission"])}</a>'
-            f'</th><td class="number">{score(result)}</td><td>{badge(result["status"])}</td>{cells}'
-            f'<td class="said">{escaped(said)}</td></tr>'
+            f'</th><td class="number">{score(result)}{open_points(result)}</td>'
+            f"<td>{badge(result['status'])}</td>"
+            f"<td>{answered if waiting['questions'] else '–'}</td>{cells}</tr>"
         )
+        if said := _found(result):
+            items = "".join(f"<li>{escaped(text)}</li>" for text in said)
+            # a column of its own would lie beyond the edge of the screen
+            rows.append(
+                f'<tr class="reasons"><td class="said" colspan="{len(names) + 4}"><ul>{items}</ul>'
+                "</td></tr>"
+            )
     title = lab or "no lab"
     return (
         f"<h2>{escaped(title)}</h2>"
         f'<div class="wide" role="region" aria-label="{escaped(title)}" tabindex="0"><table>'
         f"<caption>Points of {len(results)} submission{'s' if len(results) != 1 else ''}</caption>"
         '<thead><tr><th scope="col">submission</th><th scope="col">points</th>'
-        f'<th scope="col">result</th>{head}<th scope="col">what was found</th></tr></thead>'
+        f'<th scope="col">result</th><th scope="col">to grade by hand</th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _found(result: Mapping[str, Any]) -> list[str]:
+    """What was found in a submission, and for each exercise that failed a few words on why."""
+    said = list(result["messages"])
+    for item in result["exercises"]:
+        reason = _reason(item)
+        if reason:
+            if len(reason) > _LONGEST_REASON:
+                reason = reason[:_LONGEST_REASON].rsplit(" ", 1)[0] + " …"
+            said.append(f"{item['exercise']}: {reason}")
+    return said
+
+
+def _reason(item: Mapping[str, Any]) -> str:
+    if item["status"] == "failed" and item["verdict"]:
+        for step in item["verdict"]["steps"]:
+            if step["answer"] == "failed":
+                return f"not {_ADJECTIVES.get(step['name'], step['name'])}: {step['summary']}"
+    if item["status"] in ("missing", "not judged") and item["messages"]:
+        return str(item["messages"][-1])
+    return ""
+
+
+def _by_hand(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What waits for a person: questions, how many have an answer, and the points of all."""
+    questions = result["by_hand"]
+    return {
+        "questions": len(questions),
+        "answered": sum(item["answered"] for item in questions),
+        "max_points": sum(item["max_points"] for item in questions),
+    }
+
+
+def as_answers(results: Sequence[Mapping[str, Any]], slugs: Mapping[str, str]) -> str:
+    """The answers in words, all of one question together."""
+    questions: dict[tuple[str, str], list[tuple[str, Mapping[str, Any]]]] = {}
+    for result in results:
+        for item in result["by_hand"]:
+            key = str(result["lab"]), item["grade_id"]
+            questions.setdefault(key, []).append((result["submission"], item))
+    body = ["<h1>Answers in words</h1>"]
+    if not questions:
+        body.append("<p>No lab here asks for any.</p>")
+    for (lab, name), items in questions.items():
+        points = number(items[0][1]["max_points"])
+        body.append(f"<h2>{escaped(lab)} · {escaped(name)}, {points} points</h2>")
+        for submission, item in items:
+            link = quote(f"submissions/{slugs[submission]}.html")
+            text = "<p>not answered</p>"
+            if item["answered"]:
+                text = f'<pre class="text" tabindex="0">{escaped(item["text"])}</pre>'
+            body.append(f'<h3><a href="{escaped(link)}">{escaped(submission)}</a></h3>{text}')
+    body.append('<footer><p><a href="index.html">all submissions</a></p></footer>')
+    return document("Answers in words", "\n".join(body))
 
 
 def _entry(item: Mapping[str, Any] | None) -> str:
