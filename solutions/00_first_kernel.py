@@ -38,9 +38,10 @@
 # 5. **fast** – the compiled program, run in a simulator, comes near the chip's limit.
 #
 # A check stops at the first verdict that fails, says why, and gives one thing to try. *fast* has
-# rungs: a kernel that is right but slow passes, is shown amber, and is told the next rung. A function
-# you have not written yet is *not attempted*; that is no error, so you can run all cells at any
-# time. Stuck? `tpulab.hint("first_kernel.add")` gives the next hint.
+# rungs: from the first one on a kernel passes, is shown amber, and is told the next rung; below it,
+# a kernel that is right is too slow to pass. A function you have not written yet is *not attempted*;
+# that is no error, so you can run all cells at any time. Stuck? `tpulab.hint("first_kernel.add")`
+# gives the next hint.
 #
 # Two of you? `tpulab pair` opens a lab on two screens. One drives and types; the other navigates: reads
 # along, asks, thinks a step ahead. In a cell of your own, `from tpulab.classroom import turns; turns()`
@@ -54,6 +55,7 @@ effort = "full"  # "quick" asks no second chip
 # %% tags=["imports"]
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -290,7 +292,7 @@ def column_sum(x: jax.Array) -> jax.Array:
 
         block = x_ref[...]
         if rows % block_rows:
-            row = jax.lax.broadcasted_iota(jnp.int32, block.shape, 0)
+            row = lax.broadcasted_iota(jnp.int32, block.shape, 0)
             block = jnp.where(row < rows - step * block_rows, block, 0.0)
         sum_ref[...] += jnp.sum(block, axis=0, keepdims=True)
 
@@ -392,7 +394,7 @@ def patient_c(x):
     block_rows = 512
 
     def kernel(x_ref, sum_ref):
-        row = jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, 0)
+        row = lax.broadcasted_iota(jnp.int32, x_ref.shape, 0)
         inside = row < rows - pl.program_id(0) * block_rows
         block = jnp.where(inside, x_ref[...], 0.0)
         sum_ref[...] += jnp.sum(block, axis=0, keepdims=True)
@@ -465,4 +467,6 @@ predictions.compare(
 #   where one would do: normalisations, softmax, quantisation.
 # - Look up `pltpu.emit_pipeline` (a pipeline inside a kernel), `pl.Buffered` (more buffers for late
 #   blocks), `input_output_aliases` (update in place).
-# - Next: **10 · Matmul ladder**, where a block is used more than once and everything changes.
+# - Next: **02 · Roofline**, which says beforehand whether the memory or the arithmetic decides; then
+#   **03 · Grids and blocks**, which teaches the grids of several axes that every later lab uses. Labs are
+#   numbered by subject (0x Pallas, 1x products, 2x attention, 3x several chips), with room between.

@@ -157,6 +157,9 @@ visual.roofline_calculator(32, 4096, 14336, chips=(chip, "v6e"))
 # A kernel without products has one number: its bytes. Here each row is divided by its largest magnitude,
 # which must be known before the first division. Two kernels would read the array twice: three transfers
 # instead of two. Do it in one pass. A row of zeros stays zero.
+#
+# The check may count *register spills*: values that did not fit into the 64 vector registers, put into VMEM
+# and fetched again. Large blocks do that. It is in the predicted time already, so judge by the time.
 
 
 # %% nbgrader={"grade": false, "grade_id": "roofline-stream", "locked": false, "schema_version": 3, "solution": true, "task": false} tags=["solution"]
@@ -556,11 +559,12 @@ for (piece, said), word in zip(decides.items(), words, strict=True):
 # - Chips have a third roof: their links. The form below is for collectives; find the size from which the
 #   bytes decide and not the hops, and what a ring saves over a line. `tpulab collectives` does it in a shell.
 # - Do not write exercise 1 for production: XLA fuses a reduction and the division after it by itself. Nor a
-#   plain int8-weight product, if XLA fuses the cast in your case: look at the HLO first (lab 40). Write it
-#   when a scale is for groups of k, when weights are int4, or when an epilogue follows (lab 12).
+#   plain int8-weight product, if XLA fuses the cast in your case: look at the HLO first. Write it
+#   when a scale is for groups of k, when weights are int4, or when an epilogue follows.
 # - Look up `jax.experimental.roofline`, the *arithmetic intensity* chapters of *How To Scale Your Model*,
 #   AWQ and GPTQ for weight-only quantisation, and grouped-query and latent attention, which raise the
 #   intensity of decode attention by design.
+# - Next: **03 · Grids and blocks**, where you decide how often each byte is fetched.
 
 # %%
 visual.collectives_calculator("all-gather", "bf16[2048,8192]", axes="4", wraparound=True, chip=chip)

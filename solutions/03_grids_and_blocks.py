@@ -30,6 +30,7 @@ effort = "full"  # "quick" asks no second chip
 # %% tags=["imports"]
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -127,8 +128,8 @@ predictions
 # ## See
 #
 # Step through the first call with the slider or the arrow keys. A solid block moves at this step, a hatched
-# one is still there from before. Find a step at which nothing but `lhs` and `rhs` moves, and one at which
-# everything does.
+# one is still there from before. Find a step at which nothing but `lhs` and `rhs` moves, one at which
+# `bias` moves too, and one at which the result goes home. Why are the last two never the same step here?
 
 # %%
 visual.step_through(cut)
@@ -330,7 +331,7 @@ def row_max(x: jax.Array) -> jax.Array:
         def _():
             max_ref[...] = jnp.full_like(max_ref, -jnp.inf)
 
-        column = jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, 1)
+        column = lax.broadcasted_iota(jnp.int32, x_ref.shape, 1)
         block = jnp.where(column < cols - j * block_cols, x_ref[...], -jnp.inf)
         max_ref[...] = jnp.maximum(max_ref[...], jnp.max(block, axis=1, keepdims=True))
 
@@ -368,7 +369,7 @@ def add_positions(x: jax.Array, table: jax.Array) -> jax.Array:
 
     The length is a multiple of 512; one block holds 512 rows of one sequence.
     """
-    # TODO(learner): write the call of positions_kernel; each block of the table moves once
+    # TODO(learner): write the call of positions_kernel: two axes, in the better order
     ### BEGIN SOLUTION
     batch, length, features = x.shape
     block = pl.BlockSpec((None, 512, features), lambda i, b: (b, i, 0))
@@ -480,7 +481,7 @@ def patient_c(x):
         def _():
             max_ref[...] = jnp.full_like(max_ref, -jnp.inf)
 
-        column = jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, 1)
+        column = lax.broadcasted_iota(jnp.int32, x_ref.shape, 1)
         inside = column < cols - pl.program_id(1) * block_cols
         block = jnp.where(inside, x_ref[...], 0.0)
         max_ref[...] = jnp.maximum(max_ref[...], jnp.max(block, axis=1, keepdims=True))

@@ -127,7 +127,9 @@ def block_states(
     drawing = Drawing(0.0, tooltips=False)
     for operand, (x, y, width, height) in zip(operands, places, strict=True):
         _block(drawing, operand, step, x, y, width, height)
-        drawing.text(x, y + height + 16, operand.movement(step), size=11)
+        # below a block that is drawn under its array
+        base = y + height + (21 if operand.outside[step] else 16)
+        drawing.text(x, base, operand.movement(step), size=11)
     return drawing.shapes
 
 
