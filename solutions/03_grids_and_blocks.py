@@ -512,7 +512,9 @@ tpulab.check("grids.row_max", patient_c, chips=[chip], seed=0, record=False, dia
 # %% [markdown]
 # ## What you said, and what it is
 #
-# The counts come from the trace of the two calls: `moves` has one entry for each step.
+# The counts come from the trace of the two calls: `moves` has one entry for each step. Where yours differs,
+# `visual.step_through(whole)` in a cell of your own shows at which steps a block moves: whenever its map returns
+# something else than one step before, also when that block was there earlier.
 
 
 # %%

@@ -707,7 +707,8 @@ tpulab.check(
 # ## What you said, and what it is
 #
 # The counts come out of the kernel that ships inside JAX, traced at the size of the question; the share of
-# live blocks out of how many matrix operations its causal version saves.
+# live blocks out of how many matrix operations its causal version saves. If that one surprises you, draw the
+# four by four blocks: those that the diagonal crosses are live as a whole.
 
 
 # %%
