@@ -14,7 +14,6 @@ import signal
 import sys
 import tempfile
 import time
-import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from tpulab.classroom.jupyter_settings import (
     server_environment,
     state_folder,
 )
+from tpulab.classroom.opening import open_in_browser
 from tpulab.classroom.server import (
     LabError,
     Server,
@@ -213,7 +213,7 @@ def open_lab(
         url = opened.url(opened.server.token)
         say(f"\n  {url}\n")
         if has_display() if browser is None else browser:
-            webbrowser.open(url)
+            opened.open(url)
         else:
             port = opened.server.port
             say("Open this address in a browser. From another machine, forward the port first:")
@@ -230,12 +230,18 @@ class Session:
         notebook: the lab's file name.
         folder: the learner's folder.
         environment: the server's and its kernels' environment.
+        runtime: the server's private folder.
     """
 
     server: Server
     notebook: str
     folder: Path
     environment: Mapping[str, str] = field(repr=False)
+    runtime: Path
+
+    def open(self, url: str) -> None:
+        """Open an address of :meth:`url` in this machine's browser; it is printed in any case."""
+        open_in_browser(url, self.runtime)
 
     def url(self, token: str) -> str:
         """Address of the lab for whoever has the token."""
@@ -297,7 +303,7 @@ def session(
             say("the labs could not be marked as trusted; pictures may show as text until you run")
         say("starting JupyterLab ...")
         with served(copies.folder, environment, runtime, port, bool(partners)) as server:
-            yield Session(server, first, copies.folder, environment)
+            yield Session(server, first, copies.folder, environment, runtime)
 
 
 def has_display(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> bool:

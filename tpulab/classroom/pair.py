@@ -10,7 +10,6 @@ from __future__ import annotations
 import getpass
 import secrets
 import socket
-import webbrowser
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,7 +75,7 @@ def open_pair(
         say(f"  {tunnel(opened.server.port)}\n")
         say("They need an account here. Who has an address can run code as you: send it privately.")
         if has_display() if browser is None else browser:
-            webbrowser.open(urls[0])
+            opened.open(urls[0])
         return opened.wait(say)
 
 
