@@ -210,6 +210,20 @@ def shift_in_eighths(shard: jax.Array) -> jax.Array:
             "semaphore_wait",
         ),
         (SHIFT, ring.shift_with_a_signal_too_many, "safe", "a semaphore is left at 1", ""),
+        (
+            GATHER,
+            ring.gather_to_oneself,
+            "correct",
+            "never written: no copy goes from one device to another",
+            "",
+        ),
+        (
+            GATHER,
+            ring.gather_on_one_semaphore,
+            "safe",
+            "two copies to device 0 are under way on one semaphore",
+            "",
+        ),
         (SHIFT, ring.shift_beyond_the_last_device, "safe", "device 1 copies to device 2", ""),
     ],
 )
@@ -222,6 +236,9 @@ def test_wrong_answers(
     assert verdict.failed.name == step, str(verdict)
     assert says in str(verdict)
     assert verdict.failed.hint
+    # none of these has a grid, so none is advised on one
+    assert "pl.cdiv" not in str(verdict)
+    assert "grid axis" not in str(verdict)
     if where:
         begin = "def meet(" if where == "get_barrier_semaphore" else f"def {answer.__name__}("
         assert verdict.failed.where.endswith(line(where, begin)), verdict.failed

@@ -296,3 +296,60 @@ def shift_beyond_the_last_device(shard: jax.Array) -> jax.Array:
         copy.wait()
 
     return call(kernel, shard, shard.shape, [pltpu.SemaphoreType.DMA] * 2)
+
+
+def _gather_with(
+    shard: jax.Array,
+    way: int = 1,
+    slot_sign: int = -1,
+    one_semaphore: bool = False,
+    itself: bool = False,
+    keep_waits: bool = True,
+) -> jax.Array:
+    """The plain all-gather, with the mistakes that are asked for."""
+
+    def kernel(x_ref: Any, o_ref: Any, local: Any, send: Any, recv: Any) -> None:
+        me, left, right, count = neighbours()
+        meet(left, right)
+        if keep_waits:
+            _keep_own(x_ref, o_ref, local)
+        else:
+            pltpu.make_async_copy(x_ref, o_ref.at[me], local).start()
+        for step in range(count - 1):
+            slot = lax.rem(me + slot_sign * step + count, count)
+            copy = pltpu.make_async_remote_copy(
+                o_ref.at[slot],
+                o_ref.at[slot],
+                send.at[step],
+                recv.at[0 if one_semaphore else step],
+                device_id={AXIS: me if itself else right if way > 0 else left},
+            )
+            copy.start()
+            copy.wait()
+
+    return _wrong_gather(shard, kernel)
+
+
+def gather_to_the_wrong_neighbour(shard: jax.Array) -> jax.Array:
+    """Slots go right, copies go left."""
+    return _gather_with(shard, way=-1)
+
+
+def gather_of_the_wrong_slot(shard: jax.Array) -> jax.Array:
+    """Copies go right, slots go left."""
+    return _gather_with(shard, slot_sign=1)
+
+
+def gather_on_one_semaphore(shard: jax.Array) -> jax.Array:
+    """All steps share one receive semaphore."""
+    return _gather_with(shard, one_semaphore=True)
+
+
+def gather_to_oneself(shard: jax.Array) -> jax.Array:
+    """Every copy stays on its own device."""
+    return _gather_with(shard, itself=True)
+
+
+def gather_without_waiting_for_its_own(shard: jax.Array) -> jax.Array:
+    """The copy of its own shard is not waited for."""
+    return _gather_with(shard, keep_waits=False)

@@ -244,7 +244,7 @@ def test_a_deadlock_of_one_device_is_ended_too() -> None:
         ),
         (ring.gather_without_waiting_for_arrival, "never written"),
         (ring.shift_with_a_signal_too_many, "a semaphore is left at 1"),
-        (ring.sum_with_one_buffer, "race on a VMEM buffer"),
+        (ring.sum_with_one_buffer, "race on a VMEM buffer of device 0, buffer: the write at"),
         (ring.gather_without_barrier, "without knowing that it has entered the kernel"),
         (ring.shift_beyond_the_last_device, "device 3 copies to device 4"),
     ],
@@ -253,6 +253,60 @@ def test_mistakes_between_devices_are_found(kernel: Callable[..., Any], says: st
     _, report = faithful(kernel, 4)
     assert not report.ok
     assert any(says in message for message in report.messages), report.messages
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says", "advises"),
+    [
+        (
+            ring.gather_to_the_wrong_neighbour,
+            "in round 2 device 0 sends o_ref[3] to device 3, and has not received it: what it has "
+            "received is o_ref[1]",
+            "slot and neighbour go the same way round",
+        ),
+        (
+            ring.gather_of_the_wrong_slot,
+            "in round 2 device 0 sends o_ref[1] to device 1, and has not received it: what it has "
+            "received is o_ref[3]",
+            "slot and neighbour go the same way round",
+        ),
+        (
+            ring.gather_on_one_semaphore,
+            "two copies to device 0 are under way on one semaphore",
+            "one receive semaphore for each step",
+        ),
+        (
+            ring.sum_with_one_buffer,
+            "device 3 copies into buffer of device 0 once more, and cannot know that device 0 is "
+            "done with what came there before",
+            "back-pressure",
+        ),
+        (
+            ring.gather_without_waiting_for_its_own,
+            "device 0 does not wait for a copy of its own",
+            "wait() for a copy before what it brings is used",
+        ),
+    ],
+)
+def test_what_is_wrong_between_devices_is_named(
+    kernel: Callable[..., Any], says: str, advises: str
+) -> None:
+    _, report = faithful(kernel, 4)
+    assert report.messages[0].startswith(says), report.messages
+    assert advises in report.hint
+    assert "grid axis" not in report.hint
+    assert "a HBM" not in str(report)
+
+
+def test_one_more_copy_is_one() -> None:
+    _, report = faithful(ring.gather_without_waiting_for_its_own, 2)
+    assert report.messages[0].endswith("so it is with 1 more copy")
+
+
+@pytest.mark.parametrize("kernel", [ring.all_gather, ring.all_gather_both_ways, ring.shift])
+def test_right_kernels_have_no_faults(kernel: Callable[..., Any]) -> None:
+    _, report = faithful(kernel, 4)
+    assert report.faults == ()
 
 
 def test_without_collective_id_the_devices_meet_before_the_kernel() -> None:

@@ -161,6 +161,8 @@ def _not_a_number(run: Outcome, ragged_only: bool) -> Diagnosis | None:
     strange = np.isnan(run.got) & ~np.isnan(run.want)
     if not strange.any():
         return None
+    if "devices" in run.kernel and not (run.kernel.get("vpu_flops") or run.kernel.get("mxu_flops")):
+        return _never_sent(run, strange)
     calls = run.kernel.get("calls") or [{}]
     ragged_k = ragged_only and strange.mean() > 0.5
     if ragged_only and (ragged_k or not _is_tail(strange)):
@@ -199,6 +201,39 @@ def _not_a_number(run: Outcome, ragged_only: bool) -> Diagnosis | None:
         "the output is never written, or from memory that nothing has written: every element is "
         "NaN, which is what the interpreter fills memory with",
         "check when the store runs, and that everything it reads has been written or waited for",
+    )
+
+
+def _never_sent(run: Outcome, strange: np.ndarray) -> Diagnosis:
+    """Which copy is missing, of a kernel on several devices that does nothing but copy."""
+    devices = int(run.kernel["devices"])
+    sent = {(int(source), int(target)) for source, target in run.kernel["sent"]}
+    reached = {target for source, target in sent if source != target}
+    empty = [device for device in range(devices) if strange[device].any()]
+    unsent = [device for device in empty if device not in reached]
+    what = "part of the output is never written"
+    if not reached:
+        return Diagnosis(
+            f"{what}: no copy goes from one device to another",
+            "device_id names the device that receives: a neighbour, not the device itself",
+            "copy",
+        )
+    if unsent:
+        return Diagnosis(
+            f"{what}: nobody sends to device {' or '.join(map(str, unsent))}",
+            "work out for each device whom it sends to: each one must be named by another",
+            "copy",
+        )
+    parts = strange[empty[0]]
+    place = ""
+    if parts.ndim > 1:
+        rows = np.flatnonzero(parts.reshape(len(parts), -1).all(axis=1))
+        shown = ", ".join(map(str, rows[:4])) + (" …" if len(rows) > 4 else "")
+        place = f" [{shown}] of its result" if len(rows) else " a part of its result"
+    return Diagnosis(
+        f"{what}: on device {empty[0]} no copy comes into{place or ' its result'}",
+        "count the steps, and work out which slot each of them fills on this device",
+        "copy",
     )
 
 

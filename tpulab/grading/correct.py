@@ -97,6 +97,7 @@ def _on_mesh(inquiry: Inquiry) -> StepResult:
         if got is None:
             return _left_to_safe(case, devices)
         arguments = make_arguments(case.arguments, fill, inquiry.seed)
+        kernel = {**kernel, "devices": devices, "sent": report.get("sent") or []}
         run = outcome(inquiry.exercise, case, fill, inquiry.seed, arguments, got, kernel)
         if not run.passed and report.get("explains"):
             return _left_to_safe(case, devices)

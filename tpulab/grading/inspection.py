@@ -335,21 +335,42 @@ def faithful_run(function: Callable[..., Any], arrays: Sequence[Any]) -> tuple[A
     outputs, report = run(function, *arrays, mode="faithful")
     # what makes the numbers wrong, whatever the kernel computes
     explains = (
-        report.error is not None or report.races or report.unwaited or report.deadlock is not None
+        report.error is not None
+        or report.races
+        or report.unwaited
+        or report.explained
+        or report.deadlock is not None
     )
-    places = [one.where for one in report.unwaited] + [one.where for one in report.unmet]
+    places = [one.where for one in report.unwaited]
+    places += [report.faults[0].where] if report.explained else []
+    places += [one.where for one in report.unmet]
     where = report.where or next(iter(places), None)
     return outputs, {
         "explains": bool(explains),
         "hangs": report.deadlock is not None,
         "devices": report.devices,
+        "sent": sorted({(one.source, one.target) for one in report.transfers}),
         "messages": [message.replace(f" ({where})", "")[:600] for message in report.messages[:8]],
+        "symptom": _symptom(report),
         "hint": report.hint,
         "where": where,
         "unsupported": report.unsupported,
         "races": len(report.races),
         "uninitialised": len(report.uninitialised),
     }
+
+
+def _symptom(report: Any) -> str:
+    """The first finding without what explains it, "" when it explains nothing."""
+    if report.deadlock or report.unwaited:
+        return ""
+    if report.explained:
+        return "a race: what the result is depends on which device is faster"
+    if report.races:
+        race = report.races[0]
+        return str(type(race)(race.buffer, race.first, race.first_where, race.second,
+                              race.second_where))  # fmt: skip
+    return ""
 
 
 def transfers_of(function: Callable[..., Any], specs: Sequence[Any]) -> dict[str, Any]:

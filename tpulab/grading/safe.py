@@ -92,7 +92,7 @@ def _unsafe(inquiry: Inquiry, report: Mapping[str, Any], described: str) -> Step
     if report.get("hangs"):
         messages[0] = "the kernel hangs: " + messages[0].replace("the kernel waits", "it waits")
     # a symptom names no line: that would be half of the diagnosis
-    symptom = _PLACE.sub("", messages[0])
+    symptom = _PLACE.sub("", str(report.get("symptom") or messages[0]))
     messages = [without_paths(message) for message in messages]
     if copies:
         messages.insert(0, f"a copy is not waited for: {copies['what']}")

@@ -7,6 +7,7 @@ Checked with jax 0.10.2 and 0.12.0. The interpreter runs each device in a thread
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from tpulab.kernel.jax_internals import equation_location
-from tpulab.kernel.transfers import End, Meet, Signal, Start, Wait
+from tpulab.kernel.jax_internals import argument_names, equation_location
+from tpulab.kernel.transfers import End, Meet, Place, Signal, Start, Wait
 
 #: What the TPU interpreter calls where devices meet: before a kernel, and after it.
 MEETINGS = frozenset({"_barrier", "_clean_up_shared_memory"})
@@ -38,16 +39,21 @@ class _ObservedCallbacks:
             # the equation whose interpretation makes this callback
             equation = sys._getframe(1).f_locals.get("eqn")
             where = (equation_location(equation) if equation is not None else None) or ""
-            callback = self._observed(callback, kind, where)
+            names = _names(sys._getframe(1).f_locals.get("jaxpr"), equation)
+            callback = self._observed(callback, kind, where, names)
         return self._module.io_callback(callback, *arguments, **keywords)
 
-    def _observed(self, callback: Any, kind: str, where: str) -> Callable[..., Any]:
+    def _observed(
+        self, callback: Any, kind: str, where: str, names: tuple[str, str]
+    ) -> Callable[..., Any]:
         observer, interpreter, read = self._observer, self._interpreter, _EVENTS[kind]
 
         def observed(token: Any, device: Any, *rest: Any) -> Any:
             core, event = (int(device), 0), None
             with contextlib.suppress(Exception):
                 core, event = read(interpreter, int(device), rest, where)
+                if isinstance(event, Start):
+                    event = _named(event, names)
             observer.begin(kind, core, event)
             try:
                 return callback(token, device, *rest)
@@ -55,6 +61,30 @@ class _ObservedCallbacks:
                 observer.end(kind, core, event)
 
         return observed
+
+
+def _names(jaxpr: Any, equation: Any) -> tuple[str, str]:
+    """What a kernel calls the source and the target of a copy, "" for what has no name here."""
+    names: list[str] = []
+    with contextlib.suppress(Exception):
+        known = dict(zip(map(id, jaxpr.invars), argument_names(jaxpr), strict=False))
+        refs = [
+            variable
+            for variable in equation.invars
+            if "Ref" in type(variable.aval).__name__
+            and "sem" not in str(getattr(variable.aval, "dtype", ""))
+        ]
+        names = [known.get(id(variable), "") for variable in refs[:2]]
+    source, into = [*names, "", ""][:2]
+    return source, into
+
+
+def _named(event: Start, names: tuple[str, str]) -> Start:
+    source, into = (
+        dataclasses.replace(place, name=name) if place is not None else None
+        for place, name in zip((event.source, event.into), names, strict=True)
+    )
+    return dataclasses.replace(event, source=source, into=into)
 
 
 def _read_start(interpreter: Any, device: int, rest: Any, where: str) -> Any:
@@ -70,8 +100,18 @@ def _read_start(interpreter: Any, device: int, rest: Any, where: str) -> Any:
     index = tuple(map(_extent, target))
     send = int(rest[8]) if rest[8] is not None else None
     size = math.prod(sizes) * item_bytes
-    start = Start((remote, remote_core), send, int(rest[7]), size, index or None, where)
+    spaces = interpreter.TPU_MEMORY_SPACE_NAMES
+    reads = Place(_hbm(spaces[space]), buffer, tuple(map(_extent, source)))
+    writes = Place(_hbm(spaces[int(rest[4])]), int(rest[5]), index)
+    start = Start(
+        (remote, remote_core), send, int(rest[7]), size, index or None, where, reads, writes
+    )
     return (device, core), start
+
+
+def _hbm(space: str) -> str:
+    """Its name, in lower case; what may lie anywhere is simulated in HBM."""
+    return "hbm" if space.lower() in ("any", "hbm") else space.lower()
 
 
 def _extent(item: Any) -> tuple[int, int]:

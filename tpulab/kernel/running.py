@@ -19,35 +19,13 @@ from tpulab.kernel import interpreter_internals, jax_internals
 from tpulab.kernel.capture import captured_output
 from tpulab.kernel.mesh import TooFewDevices
 from tpulab.kernel.observing import Deadlock, Observer
+from tpulab.kernel.races import Race, races_in, without_races
 from tpulab.kernel.tracing import function_name, stage
-from tpulab.kernel.transfers import Transfer, Unmet, Unwaited
+from tpulab.kernel.transfers import Fault, Transfer, Unmet, Unwaited
 
 
 class RunError(TpulabError):
     """The function traced well but raised while it ran."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Race:
-    """Two accesses to one buffer of which at least one writes and neither waits for the other.
-
-    Attributes:
-        buffer: memory space of the buffer. first, second: "read" or "write".
-        first_where, second_where: file:line, or "the pipeline" for a block copy that
-            ``pallas_call`` makes itself.
-    """
-
-    buffer: str
-    first: str
-    first_where: str
-    second: str
-    second_where: str
-
-    def __str__(self) -> str:
-        return (
-            f"race on a {self.buffer} buffer: the {self.first} at {self.first_where} and the "
-            f"{self.second} at {self.second_where} are not ordered by a wait"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +65,9 @@ class RunReport:
         transfers: copies from device to device, in an order that is always the same.
         unmet: copies to devices that need not have entered the kernel, one for each pair.
         unwaited: copies whose end is not waited for, of a function on several devices.
+        faults: what explains races and memory that nothing wrote, on several devices.
         deadlock: who waits for what never comes, when that stopped the run.
+        grid: whether a kernel has a grid.
         devices: devices that ran the function. cores: TensorCores of each. seconds: wall time.
     """
 
@@ -103,7 +83,9 @@ class RunReport:
     transfers: tuple[Transfer, ...] = ()
     unmet: tuple[Unmet, ...] = ()
     unwaited: tuple[Unwaited, ...] = ()
+    faults: tuple[Fault, ...] = ()
     deadlock: Deadlock | None = None
+    grid: bool = True
     devices: int = 1
     cores: int = 1
     seconds: float = 0.0
@@ -119,10 +101,12 @@ class RunReport:
         found = []
         if self.deadlock:
             found.append(f"{self.deadlock}" + (f" ({self.where})" if self.where else ""))
-        found += _shortened(self.unwaited, "copies")
+        found += _shortened(self.unwaited, "copy", "copies")
+        if self.explained:
+            found.append(_with_place(self.faults[0]))
         found += [*map(str, self.races), *map(str, self.uninitialised)]
         found += [*self.out_of_bounds, *self.revisited]
-        found += _shortened(self.unmet, "pairs of devices")
+        found += _shortened(self.unmet, "pair of devices", "pairs of devices")
         found += self.semaphores_nonzero
         if self.error and not found:
             found.append(self.error + (f" ({self.where})" if self.where else ""))
@@ -136,15 +120,24 @@ class RunReport:
                 "every wait needs a copy or a signal that ends it: look at the device that is sent "
                 "to, and at the semaphore"
             )
+        if self.unwaited and all(copy.source == copy.target for copy in self.unwaited):
+            return (
+                "wait() for a copy before what it brings is used, before its source changes, and "
+                "before the kernel ends"
+            )
         if self.unwaited:
             return (
                 "wait for both ends of a remote copy: wait_send() before the source is used "
                 "again, wait_recv() on the device that it arrives at; wait() does both"
             )
+        if self.explained:
+            return self.faults[0].hint
         if self.races:
+            return self.races[0].hint(self.grid)
+        if self.uninitialised and self.devices > 1 and not self.grid:
             return (
-                "wait for a copy before its buffer is used again; mark a grid axis 'arbitrary' "
-                "when steps along it share a buffer"
+                "look at who sends what where: every part of the output is written by a copy or a "
+                "store, and wait_recv() comes before what arrives is used"
             )
         if self.uninitialised:
             return (
@@ -166,6 +159,11 @@ class RunReport:
             return "every start needs one wait, and every signal is waited for"
         return None
 
+    @property
+    def explained(self) -> bool:
+        """Whether the first fault says where a race, or memory that nothing wrote, comes from."""
+        return bool(self.faults and (self.races or self.uninitialised))
+
     def __str__(self) -> str:
         if self.unsupported:
             return f"not checked: {self.unsupported}"
@@ -177,13 +175,17 @@ class RunReport:
         return "\n".join(lines)
 
 
-def _shortened(found: Sequence[Any], what: str) -> list[str]:
+def _with_place(found: Any) -> str:
+    return f"{found}" + (f" ({found.where})" if found.where else "")
+
+
+def _shortened(found: Sequence[Any], one: str, many: str) -> list[str]:
     """The first of several findings of one kind, and how many more there are."""
     if not found:
         return []
-    place = f" ({found[0].where})" if found[0].where else ""
-    more = f"; so it is with {len(found) - 1} more {what}" if len(found) > 1 else ""
-    return [f"{found[0]}{place}{more}"]
+    rest = len(found) - 1
+    more = f"; so it is with {rest} more {many if rest > 1 else one}" if rest else ""
+    return [f"{_with_place(found[0])}{more}"]
 
 
 @overload
@@ -361,7 +363,6 @@ def run_faithfully(
     observer = Observer(cores)
     with observer, interpreter_internals.observed_interpreter(observer):
         flat, text, error = _interpreted(closed, values, "nan", True, options)
-    findings = _read_printed(text)
     uninitialised: tuple[UninitialisedOutput, ...] = ()
     if flat is not None and any(_suspicious(output) for output in flat):
         zeroed, _, _ = _interpreted(closed, values, "zero", False, options)
@@ -377,15 +378,20 @@ def run_faithfully(
     elif error is not None:
         stopped = _read_error(error, text, closed)
     report = RunReport(
-        races=findings["races"],
+        races=races_in(text, account.starts, observer.devices),
         uninitialised=uninitialised,
-        semaphores_nonzero=findings["semaphores"],
-        printed=findings["rest"] if error is None else "",
+        semaphores_nonzero=_semaphores_in(text),
+        printed=_SEMAPHORE.sub("", without_races(text)).lstrip("\n") if error is None else "",
         transfers=account.transfers,
         unmet=account.unmet,
         # of one device's copies the trace tells more: how many, and of what size
         unwaited=account.unwaited if observer.devices > 1 else (),
+        faults=account.faults if observer.devices > 1 else (),
         deadlock=observer.deadlock,
+        grid=any(
+            jax_internals.take_apart(equation).grid
+            for equation in jax_internals.kernel_equations(closed)
+        ),
         devices=observer.devices,
         cores=cores,
         seconds=time.perf_counter() - began,
@@ -441,49 +447,19 @@ def _differences(first: Sequence[Any], second: Sequence[Any]) -> tuple[Uninitial
     return tuple(found)
 
 
-_RACE = re.compile(
-    r"RACE DETECTED\n"
-    r"\s*(read|write) of (.*?)\[.*? from [^\n]*?, [^\n ,]+?, ?(\S+)([^\n]*)\n"
-    r"\s*clock:[^\n]*(?:\n(?!\s*(?:read|write) of)[^\n]*)*\n"
-    r"\s*(read|write) of .*? from [^\n]*?, [^\n ,]+?,? (\S+)([^\n]*)\n"
-    r"\s*clock:[^\n]*(?:\n[^\n]*\])?\n?"
-)
 _SEMAPHORE = re.compile(
     r"Semaphore (\S+) has non-zero count for (\S+) \(global core (\S+)\) at kernel exit:\s*(\S+)\n?"
 )
 
 
-def _read_printed(text: str) -> dict[str, Any]:
-    races: dict[Race, None] = {}
-    for match in _RACE.finditer(text):
-        first, key, first_place, _, second, second_place, _ = match.groups()
-        race = Race(_space(key), first, _place(first_place), second, _place(second_place))
-        races[race] = None
-    if "RACE DETECTED" in text and not races:
-        races[Race("memory", "access", "a place the interpreter did not name", "access", "?")] = (
-            None
+def _semaphores_in(text: str) -> tuple[str, ...]:
+    """A sentence for each count that a semaphore was left at."""
+    return tuple(
+        dict.fromkeys(
+            f"a semaphore is left at {count} when the kernel ends, it must be back at 0"
+            for _, _, _, count in _SEMAPHORE.findall(text)
         )
-    semaphores = dict.fromkeys(
-        f"a semaphore is left at {count} when the kernel ends, it must be back at 0"
-        for _, _, _, count in _SEMAPHORE.findall(text)
     )
-    rest = _SEMAPHORE.sub("", _RACE.sub("", text))
-    return {"races": tuple(races), "semaphores": tuple(semaphores), "rest": rest.lstrip("\n")}
-
-
-def _space(key: str) -> str:
-    for name in ("vmem", "smem", "hbm", "any", "cmem"):
-        if name in key.lower():
-            return "HBM" if name == "any" else name.upper()
-    return "memory"
-
-
-def _place(text: str) -> str:
-    """file:line from the interpreter's file:line:column (function)."""
-    if text.startswith("pallas_call"):
-        return "the pipeline's block copy"
-    match = re.match(r"(.+?:\d+)(?::\d+)?$", text)
-    return match.group(1) if match else text
 
 
 _OUT_OF_BOUNDS = re.compile(r"Out-of-bounds (?:block index|read|write|access)[^\n]*", re.I)

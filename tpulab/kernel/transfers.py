@@ -16,6 +16,13 @@ Core = tuple[int, int]
 #: (start, size) of each dimension
 Index = tuple[tuple[int, int], ...]
 
+#: What to try where a device writes a slot of another that may still be in use.
+BACK_PRESSURE = (
+    "a neighbour may write the slot that you still send from or read: when you are done with it, "
+    "signal the device that writes it, and let that device wait for the signal before its next "
+    "copy (back-pressure); or give each step a slot of its own"
+)
+
 
 @dataclass(frozen=True)
 class Transfer:
@@ -52,6 +59,39 @@ class Start:
     size_bytes: int
     target_index: Index | None
     where: str
+    source: Place | None = None
+    into: Place | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a copy reads or writes: part of a buffer of one device.
+
+    Attributes:
+        space: memory space in lower case. buffer: the interpreter's number for it, which is the
+            same on each device. index: (start, size) of its first dimensions, () for all of it.
+        name: what the kernel calls it, "" when that is not known.
+    """
+
+    space: str
+    buffer: int
+    index: Index = ()
+    name: str = ""
+
+    def overlaps(self, other: Place) -> bool:
+        """Whether the two have elements in common."""
+        return (self.space, self.buffer) == (other.space, other.buffer) and all(
+            a < b + size_b and b < a + size_a
+            for (a, size_a), (b, size_b) in zip(self.index, other.index, strict=False)
+        )
+
+    def __str__(self) -> str:
+        parts = [str(a) if size == 1 else f"{a}:{a + size}" for a, size in self.index]
+        # dimensions at the end that are whole do not tell places apart
+        while len(parts) > 1 and parts[-1].startswith("0:"):
+            parts.pop()
+        inside = f"[{', '.join(parts)}]" if parts and not parts[0].startswith("0:") else ""
+        return f"{self.name or 'the buffer in ' + self.space.upper()}{inside}"
 
 
 @dataclass(frozen=True)
@@ -133,6 +173,22 @@ class Unwaited:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """Why devices may use what is not there; it explains a race or memory that nothing wrote.
+
+    Attributes:
+        what, hint: a sentence each. where: file:line of the copy, "" when it is not known.
+    """
+
+    what: str
+    hint: str
+    where: str
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True)
 class Account:
     """What the devices did, put together.
 
@@ -140,11 +196,15 @@ class Account:
         transfers: copies between devices, in rounds.
         unmet: copies to devices that need not have entered the kernel, one for each pair.
         unwaited: copies that are not waited for; empty when the devices did not come to an end.
+        faults: what may explain a race; no fault by themselves.
+        starts: every copy's start with the core that makes it.
     """
 
     transfers: tuple[Transfer, ...]
     unmet: tuple[Unmet, ...]
     unwaited: tuple[Unwaited, ...]
+    faults: tuple[Fault, ...] = ()
+    starts: tuple[tuple[Core, Start], ...] = ()
 
 
 @dataclass
@@ -156,6 +216,12 @@ class _Player:
     round: int = 0
     # devices that are in this kernel for sure
     met: frozenset[int] = frozenset()
+    # the copies to this device that it has waited for in this kernel
+    arrived: list[tuple[int, Start]] = field(default_factory=list)
+    # a semaphore held more than was waited for, until the next event: what came, what is left
+    semaphore: int | None = None
+    came: Start | None = None
+    left: _Amount | None = None
 
 
 @dataclass
@@ -166,6 +232,7 @@ class _Amount:
     round: int
     met: frozenset[int]
     unwaited: Unwaited | None = None
+    start: Start | None = None
 
 
 @dataclass
@@ -177,6 +244,10 @@ class _Replay:
     )
     sent: list[tuple[int, Core, int, Start]] = field(default_factory=list)
     unmet: dict[Unmet, None] = field(default_factory=dict)
+    unreceived: list[tuple[int, Core, Fault]] = field(default_factory=list)
+    shared: list[tuple[Core, Fault]] = field(default_factory=list)
+    # buffers that copies write
+    written: frozenset[tuple[str, int]] = frozenset()
 
     def put(
         self,
@@ -186,10 +257,12 @@ class _Replay:
         amount: int,
         at: int,
         copy: Unwaited | None = None,
+        start: Start | None = None,
     ) -> None:
         if semaphore is not None:
             known = player.met | {player.core[0]}
-            self.pools[player.kernel, semaphore, core].append(_Amount(amount, at, known, copy))
+            part = _Amount(amount, at, known, copy, start)
+            self.pools[player.kernel, semaphore, core].append(part)
 
     def take(self, player: _Player, wait: Wait) -> bool:
         pool = self.pools[player.kernel, wait.semaphore, player.core]
@@ -210,10 +283,38 @@ class _Replay:
             player.met |= part.met
             if not part.left:
                 pool.popleft()
+                if part.start is not None and part.unwaited is not None:
+                    player.arrived.append((part.unwaited.source, part.start))
+                    player.came = part.start
+        player.left = next((part for part in pool if part.start is not None), None)
+        player.semaphore = wait.semaphore
+
+    def look(self, player: _Player, event: Event) -> None:
+        """Note what explains a race: before the event is played."""
+        came, left, device = player.came, player.left, player.core[0]
+        if not (isinstance(event, Wait) and event.semaphore == player.semaphore):
+            # copies that are waited for in a row may come in any order
+            sender = left.unwaited.source if left is not None and left.unwaited else device
+            if came is not None and left is not None and sender != device:
+                self.shared.append((player.core, _shared(device, sender, came, left)))
+            player.came = None
+        player.left = None
+        if (
+            isinstance(event, Start)
+            and event.target[0] != player.core[0]
+            and event.source is not None
+            and event.source.space == "hbm"
+            and (event.source.space, event.source.buffer) in self.written
+        ):
+            there = [start.into for _, start in player.arrived if start.into is not None]
+            if not any(event.source.overlaps(place) for place in there):
+                fault = _unreceived(player, event, event.source)
+                self.unreceived.append((player.round + 1, player.core, fault))
 
     def step(self, player: _Player) -> bool:
         """Play one event; False when it has to wait."""
         event = player.events[player.position]
+        self.look(player, event)
         if isinstance(event, Wait):
             if not self.take(player, event):
                 return False
@@ -225,7 +326,7 @@ class _Replay:
             size, pair = event.size_bytes, (player.core[0], event.target[0])
             sent, arrived = (Unwaited(*pair, end, event.where) for end in (False, True))
             self.put(player, event.send_semaphore, player.core, size, player.round, sent)
-            self.put(player, event.recv_semaphore, event.target, size, arrival, arrived)
+            self.put(player, event.recv_semaphore, event.target, size, arrival, arrived, event)
             if remote:
                 self.sent.append((arrival, player.core, player.position, event))
                 if event.target[0] not in player.met:
@@ -236,8 +337,45 @@ class _Replay:
         else:
             player.kernel += 1
             player.met = frozenset()
+            player.arrived = []
         player.position += 1
         return True
+
+
+def _shared(device: int, sender: int, came: Start, left: _Amount) -> Fault:
+    where = left.start.where if left.start is not None else came.where
+    into = left.start.into if left.start is not None else None
+    if came.into is not None and into is not None and came.into.overlaps(into):
+        return Fault(
+            f"device {sender} copies into {into} of device {device} once more, and "
+            f"cannot know that device {device} is done with what came there before",
+            BACK_PRESSURE,
+            where,
+        )
+    return Fault(
+        f"two copies to device {device} are under way on one semaphore: which of them has "
+        "come when it goes on?",
+        "one receive semaphore for each step, recv_sems.at[step]; or signal the sender when the "
+        "first has come, and let it wait for that before it sends the next",
+        where,
+    )
+
+
+def _unreceived(player: _Player, event: Start, source: Place) -> Fault:
+    came = [
+        str(start.into)
+        for sender, start in player.arrived
+        if sender != player.core[0] and start.into is not None
+    ]
+    has = f"what it has received is {', '.join(came[-3:])}" if came else ""
+    return Fault(
+        f"in round {player.round + 1} device {player.core[0]} sends {source} to device "
+        f"{event.target[0]}, and has not received it: {has or 'it has waited for no copy to it'}",
+        "wait for what comes, and for your own copy into a slot, before you send it on; let slot "
+        "and neighbour go the same way round: what you send to one side is what came last from "
+        "the other",
+        event.where,
+    )
 
 
 def replay(events: Mapping[Core, Sequence[Event]]) -> Account:
@@ -247,7 +385,12 @@ def replay(events: Mapping[Core, Sequence[Event]]) -> Account:
         events: what each core of each device did, in its order. It may end early, as in a kernel
             that deadlocked: a wait that nothing ends is then taken as over.
     """
-    stage = _Replay(frozenset(device for device, _ in events))
+    starts = tuple(
+        (core, event) for core in sorted(events) for event in events[core]
+        if isinstance(event, Start)
+    )  # fmt: skip
+    into = frozenset((start.into.space, start.into.buffer) for _, start in starts if start.into)
+    stage = _Replay(frozenset(device for device, _ in events), written=into)
     complete = True
     players = [_Player(core, events[core]) for core in sorted(events)]
     while waiting := [player for player in players if player.position < len(player.events)]:
@@ -281,4 +424,6 @@ def replay(events: Mapping[Core, Sequence[Event]]) -> Account:
         key=lambda copy: (not copy.at_target, copy.source, copy.target, copy.where),
     )
     unmet = sorted(stage.unmet, key=lambda one: (one.source, one.target))
-    return Account(transfers, tuple(unmet), tuple(unwaited))
+    faults = [fault for *_, fault in sorted(stage.unreceived, key=lambda one: one[:2])[:1]]
+    faults += [fault for _, fault in sorted(stage.shared, key=lambda one: one[0])[:1]]
+    return Account(transfers, tuple(unmet), tuple(unwaited), tuple(faults), starts)
