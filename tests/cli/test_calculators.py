@@ -64,6 +64,25 @@ def test_each_operand_may_have_its_dtype(tpulab: Run) -> None:
     assert "bfloat16 x int8" in tiled.stdout
 
 
+def test_bytes_take_units(tpulab: Run) -> None:
+    answers = [
+        json.loads(tpulab("roofline", "--bytes", text, "--json").stdout)["v5e"]["hbm_bytes"]
+        for text in ("1GB", "1e9")
+    ]
+    assert answers == [1e9, 1e9]
+    slip = tpulab("roofline", "--bytes", "much")
+    assert slip.returncode == 2
+    assert "32MiB" in slip.stderr
+    assert "counts bytes: 32 B" in tpulab("collectives", "all-gather", "32").stdout
+    assert "counts bytes" not in tpulab("collectives", "all-gather", "32MiB").stdout
+
+
+def test_what_is_not_legal_takes_no_time(tpulab: Run) -> None:
+    words = ("tiling", "512", "512", "512", "--block", "100", "100", "100")
+    row = next(line for line in tpulab(*words).stdout.splitlines() if "not legal" in line)
+    assert row.split()[-4:-2] == ["–", "–"]
+
+
 def test_figures_say_what_they_leave_out(tpulab: Run) -> None:
     assert "the memory does not count" in tpulab("roofline", "--flops", "1e12").stdout
     assert "the matrix unit does not count" in tpulab("roofline", "--bytes", "1e12").stdout

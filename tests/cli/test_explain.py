@@ -55,3 +55,6 @@ def test_nothing_to_explain_is_bad_usage(tpulab: Run) -> None:
     done = tpulab("explain")
     assert done.returncode == 2
     assert "message" in done.stderr
+    # the example of the hint is one
+    example = done.stderr.partition("tpulab explain '")[2].partition("'")[0]
+    assert tpulab("explain", example).returncode == 0

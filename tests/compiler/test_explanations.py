@@ -185,3 +185,13 @@ def test_the_two_numbers_of_a_full_vector_memory_are_in_the_headline():
         "Ran out of memory in memory space vmem: "
         "scoped allocation with size 32.00M and limit 16.00M"
     )
+
+
+def test_nobody_is_told_to_ask_for_more_memory_than_there_is():
+    text = "Ran out of memory in memory space vmem. Used 163.92M of {}. Exceeded vmem capacity"
+    # 128 MiB are the v5e's whole VMEM, 64 MiB the 7x core's
+    assert "raise vmem_limit_bytes" in explain(text.format("16.00M"), "v5e").remedy
+    for chip, limit in (("v5e", "128.00M"), ("7x", "64.00M")):
+        remedy = explain(text.format(limit), chip).remedy
+        assert "raise" not in remedy
+        assert f"the {limit[:-4]} MiB are all that the chip has" in remedy

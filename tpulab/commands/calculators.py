@@ -31,7 +31,11 @@ def roofline(options: argparse.Namespace) -> int:
     chips_asked = chip_names(options.chip)
     dtype = dtype_word(options.dtype)
     rhs_dtype = dtype_word(options.rhs_dtype) if options.rhs_dtype else None
-    ways = [bool(options.target), bool(options.matmul), bool(options.flops or options.bytes)]
+    ways = [
+        bool(options.target),
+        bool(options.matmul),
+        bool(options.flops or options.bytes is not None),
+    ]
     if sum(ways) != 1:
         raise UsageError(
             "roofline needs one kind of work",
@@ -46,7 +50,7 @@ def roofline(options: argparse.Namespace) -> int:
             m, k, n = options.matmul
             work = room.Work.matmul(m, k, n, dtype, rhs_dtype=rhs_dtype)
         else:
-            work = room.Work.of(options.flops or 0.0, options.bytes or 0.0, dtype)
+            work = room.Work.of(options.flops or 0.0, _bytes(options.bytes), dtype)
         bounds = [room.bound(work, chip) for chip in chips_asked]
     if options.json:
         print(json.dumps({each.chip: each.to_json() for each in bounds}, indent=2))
@@ -58,11 +62,26 @@ def roofline(options: argparse.Namespace) -> int:
     return 0
 
 
+def _bytes(text: str | None) -> float:
+    """A number of bytes as a person writes it; 0 when none was given."""
+    from tpulab import roofline as room
+    from tpulab.errors import TpulabError
+
+    if text is None:
+        return 0.0
+    try:
+        return float(room.parse_bytes(text))
+    except TpulabError as error:
+        raise UsageError(f"--bytes: {error.what}", why=error.why, hint=error.hint) from error
+
+
 def _sources(names: list[str]) -> str:
     """Where the figures of these chips come from, in a line."""
     return f"Figures of the chips with their sources: tpulab chips {names[0]}"
 
 
+#: below this, somebody who gives a bare number may have thought of another unit
+_SMALL_BYTES = 4096
 #: below this, what a run costs before its first instruction is longer than the work
 _SMALL_WORK_SECONDS = 1e-6
 
@@ -167,6 +186,10 @@ def collectives(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({c: _as_json(*answer) for c, answer in answers.items()}, indent=2))
         return 0
+    if size < _SMALL_BYTES and options.size.strip().isdigit():
+        print(
+            f"A bare number counts bytes: {size} B. With a unit it would be {size}MiB or {size}KB."
+        )
     for chip, (links, costs) in answers.items():
         print(f"{chip}, {links.chips} chips; at best:")
         print(room.render_collectives(costs))

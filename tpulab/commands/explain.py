@@ -12,6 +12,10 @@ from typing import Any
 from tpulab.errors import UsageError
 
 _LONGEST_MESSAGE_BYTES = 10_000_000
+_HINT = (
+    "tpulab explain 'exceeded scoped vmem limit' (or any message), "
+    "tpulab explain FILE, or pipe the output in:  python kernel.py 2>&1 | tpulab explain"
+)
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -53,12 +57,8 @@ def _message(words: list[str]) -> str:
     if words:
         return " ".join(words)
     if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError(
-            "there is no message to explain",
-            hint="tpulab explain 'the message', tpulab explain FILE, or pipe the output in:  "
-            "python kernel.py 2>&1 | tpulab explain",
-        )
+        raise UsageError("there is no message to explain", hint=_HINT)
     text = sys.stdin.buffer.read(_LONGEST_MESSAGE_BYTES).decode(errors="replace")
     if not text.strip():
-        raise UsageError("standard input is empty: there is no message to explain")
+        raise UsageError("standard input is empty: there is no message to explain", hint=_HINT)
     return text

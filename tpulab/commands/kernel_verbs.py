@@ -87,7 +87,11 @@ def calculators(verbs: Any) -> None:
         help="a product of [M, K] by [K, N]",
     )
     parser.add_argument("--flops", type=positive, help="floating-point operations")
-    parser.add_argument("--bytes", type=positive, help="bytes moved to and from HBM")
+    parser.add_argument(
+        "--bytes",
+        metavar="BYTES",
+        help="bytes moved to and from HBM: 1GB, 32MiB, 4.5e6 or an array, 'bf16[2048,8192]'",
+    )
     _dtype_options(parser)
     chip_option(parser, "v5e")
     json_option(parser)

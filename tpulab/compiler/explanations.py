@@ -163,7 +163,7 @@ def _look_up(
                 entry.title,
                 entry.cause,
                 entry.rule,
-                entry.remedy,
+                _remedy(entry, text, chip),
                 entry.example,
                 True,
                 message,
@@ -181,6 +181,22 @@ def _look_up(
         where,
         _closest(message),
     )
+
+
+_VMEM_LIMIT = re.compile(r"(?:[Uu]sed [\d.]+[KMG]? of|and limit) ([\d.]+)M")
+
+
+def _remedy(entry: Entry, text: str, chip: str | None) -> str:
+    """An entry's remedy, without a larger limit where the limit is all the memory there is."""
+    limit = _VMEM_LIMIT.search(text)
+    if entry.key != "vmem-exceeded" or limit is None or chip is None:
+        return entry.remedy
+    from tpulab.hardware import get_chip
+
+    room = get_chip(chip).core.vmem.capacity_bytes
+    if float(limit[1]) * 2**20 < room:
+        return entry.remedy
+    return f"use a grid with smaller blocks: the {room / 2**20:.0f} MiB are all that the chip has"
 
 
 # words of four letters and more that say nothing about which refusal it is

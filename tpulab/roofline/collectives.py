@@ -16,6 +16,7 @@ from typing import Any
 
 from tpulab.errors import TpulabError, UnknownNameError
 from tpulab.hardware import Chip, Torus, get_chip
+from tpulab.units import bytes_text, seconds_text
 
 
 @dataclass(frozen=True)
@@ -319,7 +320,7 @@ def sharded_bytes(
 
 def render_collectives(costs: Sequence[CollectiveCost]) -> str:
     """Costs as a table, one a line."""
-    header = ["collective", "axes", "MiB", "bandwidth µs", "latency µs", "time µs", "limited by"]
+    header = ["collective", "axes", "bytes", "bandwidth", "latency", "time", "limited by"]
     rows = [header]
     for cost in costs:
         axes = " x ".join(
@@ -330,10 +331,10 @@ def render_collectives(costs: Sequence[CollectiveCost]) -> str:
             [
                 cost.kind,
                 axes,
-                f"{cost.total_bytes / 2**20:.3g}",
-                f"{cost.bandwidth_seconds * 1e6:.3g}",
-                f"{cost.latency_seconds * 1e6:.3g}",
-                f"{cost.seconds * 1e6:.3g}",
+                bytes_text(cost.total_bytes),
+                seconds_text(cost.bandwidth_seconds),
+                seconds_text(cost.latency_seconds),
+                seconds_text(cost.seconds),
                 cost.limiting,
             ]
         )

@@ -170,7 +170,8 @@ class Tilings:
         rows = [header]
         for entry in self.to_json()["tilings"]:
             remark = entry["limiting"]
-            if not entry["legal"]:
+            legal = entry["legal"]
+            if not legal:
                 remark = "not legal"
             elif not entry["fits"]:
                 remark += ", does not fit"
@@ -182,8 +183,9 @@ class Tilings:
                     f"{(entry['hbm_read_bytes'] + entry['hbm_written_bytes']) / 2**20:.1f}",
                     f"{entry['compute_seconds'] * 1e6:.1f}",
                     f"{entry['memory_seconds'] * 1e6:.1f}",
-                    f"{entry['estimate_seconds'] * 1e6:.1f}",
-                    f"{entry['utilisation']:.0%}",
+                    # what cannot be compiled takes no time
+                    f"{entry['estimate_seconds'] * 1e6:.1f}" if legal else "–",
+                    f"{entry['utilisation']:.0%}" if legal else "–",
                     remark,
                 ]
             )
