@@ -105,6 +105,12 @@ TRACED = [
     ("if x_ref[0, 0] > 0: out_ref[...] = x_ref[...]", "Python if", "pl.when", 2),
     ("out_ref[...] = x_ref[0, :]", "shape (1024,)", "(256, 1024)", 2),
     ("out_ref[...] = x_ref[...].astype(jnp.bfloat16)", "bfloat16 value", "float32", 2),
+    (
+        "out_ref[...] = jnp.dot(x_ref[...].astype('bfloat16'), jnp.ones((1024, 1024), 'bfloat16'))",
+        "a bfloat16 value is stored into a float32 Ref",
+        "preferred_element_type=jnp.float32",
+        2,
+    ),
     ("out_ref[...] = x_ref[...] + z_ref[...]", "z_ref is not known", "spelling", 2),
 ]
 
@@ -369,3 +375,48 @@ def test_an_error_in_a_notebook_is_its_sentence():
         shell.showtraceback()
     assert len(shown) == 2
     assert "did you mean first_kernel.add?" in shown[1]
+
+
+BIAS = """def broadcast_add(x, bias):
+    m, n = x.shape
+    block = pl.BlockSpec((512, 1024), lambda i, j: (i, j))
+
+    def kernel(x_ref, bias_ref, out_ref):
+        out_ref[...] = x_ref[...] + bias_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(pl.cdiv(m, 512), pl.cdiv(n, 1024)),
+        in_specs=[block, pl.BlockSpec((1, 1024), lambda i, j: (0, i))],
+        out_specs=block,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+    )(x, bias)
+"""
+TRANSPOSE = """def transpose(x):
+    rows, cols = x.shape
+
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...].T
+
+    return pl.pallas_call(
+        kernel,
+        grid=(pl.cdiv(rows, 256), pl.cdiv(cols, 256)),
+        in_specs=[pl.BlockSpec((256, 256), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((256, 256), lambda i, j: (j, i)),
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+    )(x)
+"""
+
+
+def test_an_index_that_follows_the_wrong_axis_is_not_blamed_on_the_grid():
+    verdict = verdict_on("grids.broadcast_add", BIAS, "legal")
+    assert "it follows grid axis 0" in verdict.failed.detail, str(verdict)
+    assert "does bias_ref follow another axis of the grid? Axis 1" in verdict.failed.hint
+    assert "pl.cdiv" not in verdict.failed.hint
+
+
+def test_a_wrong_out_shape_is_said_before_its_index_map():
+    verdict = verdict_on("grids.transpose", TRANSPOSE, "legal")
+    assert "wrong output shape" in verdict.failed.summary, str(verdict)
+    assert "out_shape" in verdict.failed.hint
+    assert verdict.failed.where.endswith(".py:12")
