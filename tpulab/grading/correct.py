@@ -30,7 +30,7 @@ def correct(inquiry: Inquiry, take_artifacts: Callable[[], None]) -> StepResult:
     """
     exercise = inquiry.exercise
     for specs, kernel in inquiry.kernels.items():
-        problem = _form(exercise, specs, kernel, inquiry.function_where) or _outside(
+        problem = wrong_form(exercise, specs, kernel, inquiry.function_where) or _outside(
             exercise, kernel, inquiry.function_where
         )
         if problem is not None:
@@ -154,7 +154,7 @@ def _place(found: Diagnosis, run: Outcome, function_where: str) -> str:
     return kernel
 
 
-def _form(
+def wrong_form(
     exercise: Exercise, specs: tuple[ArgumentSpec, ...], kernel: Mapping[str, Any], where: str
 ) -> Problem | None:
     """The right number of results, of the right shape and dtype."""

@@ -47,7 +47,7 @@ def _describe(call: Any, operand: Any, counts: tuple[int, ...]) -> dict[str, Any
         f"the index map of {operand.name} asks for block {asked} along dimension {axis} at grid "
         f"step {step_name}; {last} (the size is {size:,}, the block's {block:,})"
     )
-    slip, why, hint = _slip(indices, counts, operand, axis)
+    slip, why, hint = _slip(indices, counts, operand, axis, tuple(call.grid or ()))
     return {
         "what": what,
         "why": why,
@@ -57,8 +57,22 @@ def _describe(call: Any, operand: Any, counts: tuple[int, ...]) -> dict[str, Any
     }
 
 
+def _grid_axes(column: np.ndarray, count: int, grid: tuple[int, ...]) -> tuple[int, int] | None:
+    """(grid axis that an index follows, the only other one with as many steps as blocks)."""
+    if count < 2 or len(column) != np.prod(grid, dtype=int):
+        return None
+    steps = np.unravel_index(np.arange(len(column)), grid) if grid else ()
+    followed = [a for a, at in enumerate(steps) if grid[a] != count and (at == column).all()]
+    fitting = [axis for axis, length in enumerate(grid) if length == count]
+    return (followed[0], fitting[0]) if len(followed) == len(fitting) == 1 else None
+
+
 def _slip(
-    indices: np.ndarray, counts: tuple[int, ...], operand: Any, axis: int
+    indices: np.ndarray,
+    counts: tuple[int, ...],
+    operand: Any,
+    axis: int,
+    grid: tuple[int, ...],
 ) -> tuple[bool, str, str]:
     sizes = np.asarray(operand.block_sizes)
     column = indices[:, axis]
@@ -82,6 +96,16 @@ def _slip(
                 "look whether its indices are swapped: in the order "
                 f"({', '.join(str(index) for index in order)}) they stay inside",
             )
+    followed = _grid_axes(column, counts[axis], grid)
+    if followed is not None:
+        wrong, fitting = followed
+        return (
+            True,
+            f"it follows grid axis {wrong}, which has {grid[wrong]} steps; along dimension {axis} "
+            f"{operand.name} has {counts[axis]} blocks",
+            f"does {operand.name} follow another axis of the grid? Axis {fitting} has exactly "
+            f"{counts[axis]} steps",
+        )
     if counts[axis] == 1:
         return (
             True,

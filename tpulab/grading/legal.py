@@ -7,6 +7,7 @@ from typing import Any
 
 from tpulab.exercises.model import ArgumentSpec
 from tpulab.grading import places, problems
+from tpulab.grading.correct import wrong_form
 from tpulab.grading.inquiry import Inquiry
 from tpulab.grading.problems import NotAttemptedError, Problem, failed
 from tpulab.grading.verdict import StepResult
@@ -104,6 +105,10 @@ def _for_shapes(inquiry: Inquiry, label: str, specs: tuple[ArgumentSpec, ...]) -
         )
     broken = kernel.get("illegalities") or []
     if broken:
+        form = wrong_form(inquiry.exercise, specs, kernel, where)
+        if broken[0]["rule"] == "block-out-of-range" and form is not None:
+            # the map may be right, and the array it leaves is not the one that was asked for
+            return failed("legal", form)
         return _broken_rule(inquiry, broken, described)
     inquiry.kernels[specs] = kernel
     return None
