@@ -79,9 +79,18 @@ def light_cause(work: Any, best: Any) -> Cause:
 
 
 def traffic_cause(
-    kernel: Any, gap_seconds: float, hbm_seconds: float, total_seconds: float
+    kernel: Any,
+    gap_seconds: float,
+    hbm_seconds: float,
+    total_seconds: float,
+    compute_seconds: float = 0.0,
 ) -> Cause:
-    """Why blocks move more bytes than the arrays have, and whether it shows."""
+    """Why blocks move more bytes than the arrays have, and whether it shows.
+
+    Args:
+        gap_seconds: what it costs. hbm_seconds: of all traffic. total_seconds: the rung.
+        compute_seconds: of the arithmetic, behind which traffic hides when it takes longer.
+    """
     extra = kernel.hbm_bytes - kernel.unique_bytes
     hidden = gap_seconds <= NEGLIGIBLE * total_seconds
     if extra <= 0:
@@ -128,6 +137,9 @@ def traffic_cause(
         )
     moved = f"{bytes_text(kernel.hbm_bytes)} move where {bytes_text(kernel.unique_bytes)} would do"
     moved = "; ".join([moved, *list(dict.fromkeys(sentences))[:_MOST_SENTENCES]])
+    if hidden and compute_seconds < hbm_seconds:
+        cost = time_text(max(0.0, gap_seconds))
+        return Cause("traffic.small", f"{moved}; the extra {bytes_text(extra)} cost {cost}")
     if hidden:
         return Cause(
             "traffic.hidden",

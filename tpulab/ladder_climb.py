@@ -263,7 +263,9 @@ def _bounds(
     traffic = max(traffic, best.seconds)
     padded = max(padded, traffic)
     first = causes.light_cause(work, best)
-    second = causes.traffic_cause(kernel, traffic - best.seconds, moved, traffic)
+    second = causes.traffic_cause(
+        kernel, traffic - best.seconds, moved, traffic, best.compute_seconds
+    )
     compute_bound = matrix >= memory
     third = causes.padding_cause(
         kernel, chip, padded - traffic, padded, compute_bound, padded_bytes

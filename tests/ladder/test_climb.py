@@ -198,6 +198,21 @@ def test_hidden_rereads_cost_nothing_and_say_so() -> None:
     assert "hide behind the arithmetic" in traffic.cause
 
 
+def test_a_little_more_traffic_does_not_hide_where_nothing_is_computed() -> None:
+    size = 64 * MIB
+    kernel = fake_kernel(
+        fake_call(
+            fake_operand("x", size, size, is_input=True),
+            fake_operand("bias", MIB // 64, MIB // 8, is_input=True),
+            fake_operand("out", size, size, is_input=False),
+        )
+    )
+    traffic = _one(kernel, fake_timeline(1e-3)).rungs[1]
+    assert "hide behind" not in traffic.cause
+    assert f"the extra 112 KiB cost {112 * 1024 / 819e9 * 1e9:.3g} ns" in traffic.cause
+    assert traffic.advice == ""
+
+
 def test_rereads_that_show() -> None:
     kernel = _matmul(extra_reads=31)
     moved = 34 * 32 * MIB
