@@ -11,6 +11,10 @@ from tpulab.exercises.model import Work
 _SHORT_STEP_SECONDS = 1.0e-6
 # blocks that stick out, or that a diagonal crosses, cost up to half as much again
 _IDLE_WORK = 1.6
+# idle products are the first thing to mend where they take this part of the time, or where the
+# unit that is busiest is one of these
+_SHOWS = 0.5
+_ARITHMETIC = frozenset({"mxu", "vpu", "xlu", "eup"})
 _MICROSECONDS = re.compile(r"(?<=\d )us\b")
 
 
@@ -23,7 +27,11 @@ def time_text(seconds: float) -> str:
 
 
 def advice_for(
-    figures: Mapping[str, Any], work: Work, steps: int, matmul_flops: int = 0
+    figures: Mapping[str, Any],
+    work: Work,
+    steps: int,
+    matmul_flops: int = 0,
+    matmul_seconds: float = 0.0,
 ) -> tuple[str, str]:
     """(what is in the way, what to try) from the simulated run.
 
@@ -32,13 +40,18 @@ def advice_for(
         work: the least that the exercise demands.
         steps: grid steps of all kernels.
         matmul_flops: what the kernels do; 0 when it is not known.
+        matmul_seconds: what that takes at peak.
     """
-    if work.matmul_flops and matmul_flops > _IDLE_WORK * work.matmul_flops:
-        return (
-            f"the kernel does {matmul_flops / work.matmul_flops:.2g} times the matrix operations "
-            "that the result needs",
-            "leave out steps whose products count for nothing: put the work under pl.when",
-        )
+    idle = bool(work.matmul_flops) and matmul_flops > _IDLE_WORK * work.matmul_flops
+    too_many = (
+        f"the kernel does {matmul_flops / max(1, work.matmul_flops):.2g} times the matrix "
+        "operations that the result needs",
+        "leave out steps whose products count for nothing: put the work under pl.when",
+    )
+    # a kernel that waits for memory gains nothing from fewer products
+    shows = matmul_seconds >= _SHOWS * figures["seconds"]
+    if idle and (shows or figures["limiting_unit"] in _ARITHMETIC):
+        return too_many
     rungs = figures["rungs"]
     losses = [
         (after["seconds"] - before["seconds"], after)
@@ -48,6 +61,8 @@ def advice_for(
     if losses:
         _, worst = max(losses, key=lambda loss: loss[0])
         return f"{worst['name']}: {worst['cause']}", worst["advice"]
+    if idle:
+        return too_many
     seconds = figures["seconds"]
     if steps > 64 and seconds / steps < _SHORT_STEP_SECONDS:
         return (

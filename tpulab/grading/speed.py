@@ -207,6 +207,13 @@ class SpeedJudge:
                 figures |= between_devices.link_figures(transfers, work, chip, self._devices)
         return self.fast()
 
+    def _matmul_seconds(self, chip: str) -> float:
+        """What the kernels' matrix operations take at peak."""
+        work = self.exercise.work(self.exercise.speed)
+        return speed_of_light(
+            dataclasses.replace(work, matmul_flops=self._matmul_flops, bytes=0), chip
+        )
+
     def _bound(self, chip: str) -> float:
         work = self.exercise.work(self.exercise.speed)
         if work.collective:
@@ -267,6 +274,7 @@ class SpeedJudge:
                 self.exercise.work(self.exercise.speed),
                 self._steps,
                 self._matmul_flops,
+                self._matmul_seconds(lead),
             ),
         )
         if not reached:
