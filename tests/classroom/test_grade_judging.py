@@ -17,11 +17,17 @@ import pytest
 from tests.classroom import submitted as given
 from tpulab.classroom.submissions import GradeOptions, grade
 from tpulab.classroom.submissions.answers import Answer, Piece
-from tpulab.classroom.submissions.judging import Bounds, _hidden_failures, _Places, judge
+from tpulab.classroom.submissions.judging import (
+    Bounds,
+    _hidden_failures,
+    _Places,
+    _stopped_steps,
+    judge,
+)
 from tpulab.classroom.submissions.labs import find_lab
 from tpulab.classroom.submissions.reading import Cell, read
 from tpulab.exercises import ArgumentSpec, Case, get_exercise
-from tpulab.grading import check
+from tpulab.grading import StepResult, check
 
 SCHEMA = json.loads(
     (given.ROOT / "tpulab/classroom/submissions/result_schema.json").read_text("utf-8")
@@ -274,3 +280,15 @@ def test_the_command_line(tmp_path) -> None:
     assert "a.ipynb: 0 of 4 points (unchanged, kept)" in bad.stderr
     assert run("a.ipynb").returncode == 2
     assert run("a.ipynb", "--out", "out", "--lab", "99").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("step", "passed"), [("correct", False), ("safe", False), ("fast", None), ("compiles", False)]
+)
+def test_overtime_fails_a_step_of_the_answers_own_code_and_takes_no_speed_away(step, passed):
+    before = StepResult("legal", True, "fine")
+    ended = StepResult(step, False, "the process that runs your code ended")
+    found = _stopped_steps([before, ended], 12.0)
+    assert found[0] is before
+    assert found[1].passed is passed
+    assert ("more than 12 s" in found[1].summary) == (step != "compiles")

@@ -255,6 +255,30 @@ def test_small_rounds_pay_for_their_hops() -> None:
     assert "larger chunks" in fast.hint
 
 
+def test_the_compilers_time_is_not_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline that closes the answer's process while the compiler works takes nothing away."""
+    order: list[str] = []
+    judged = Judge(
+        SHIFT,
+        shipping.ship(ring.shift),
+        SHIFT.chips,
+        listener(True),
+        seed=5,
+        answered=lambda: order.append("answered"),
+    )
+    compiles = judged.speed.compiles
+
+    def slow_compiler() -> Any:
+        order.append("compiles")
+        judged.inquiry.close()
+        return compiles()
+
+    monkeypatch.setattr(judged.speed, "compiles", slow_compiler)
+    verdict = judged.run()
+    assert [step.passed for step in verdict.steps] == [True] * 5, str(verdict)
+    assert order == ["answered", "compiles"]
+
+
 def test_an_untouched_scaffold_is_not_attempted() -> None:
     def all_gather(shard: jax.Array) -> jax.Array:
         raise NotImplementedError

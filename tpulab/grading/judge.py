@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tpulab.exercises.model import STEPS, Exercise
 from tpulab.grading.correct import correct
@@ -32,13 +33,25 @@ class Judge:
         limits: Limits | None = None,
         seed: int | None = None,
         until: str = "fast",
+        answered: Callable[[], None] = lambda: None,
     ) -> None:
+        """Prepare a check.
+
+        Args:
+            exercise, shipment, chips, listener, limits: what is judged, where, and who is told.
+            seed: of the random values, by default one of its own.
+            until: the last step.
+            answered: called when none of the answer's own code is needed any more; only the
+                compiler and the simulator work from then on.
+        """
         self.exercise = exercise
         self.shipment = shipment
         self.chips = tuple(chips)
         self.listener = listener
         self.last = STEPS.index(until)
         self.steps: list[StepResult] = []
+        self._answered = answered
+        self._transfers: dict[str, Any] | EndedError | None = None
         self.speed = SpeedJudge(exercise, self.chips)
         self.inquiry = Inquiry(
             exercise,
@@ -99,7 +112,7 @@ class Judge:
                 lambda: correct(self.inquiry, self._take_artifacts),
             ),
             ("safe", "looking for races and uninitialised memory", lambda: safe(self.inquiry)),
-            ("compiles", f"compiling for {' and '.join(self.chips)}", self.speed.compiles),
+            ("compiles", f"compiling for {' and '.join(self.chips)}", self._compiles),
             (
                 "fast",
                 "running the compiled program, cycle by cycle"
@@ -130,12 +143,28 @@ class Judge:
             if result.passed is False:
                 break
 
+    def _compiles(self) -> StepResult:
+        """Wait for the compilers, when the answer's process has nothing left to say.
+
+        What it sends between devices is fetched first: the answer's time does not run while the
+        compilers work, and a process that has ended meanwhile takes nothing away.
+        """
+        if self.exercise.mesh_axis is not None and self.last >= STEPS.index("fast"):
+            devices = self.exercise.devices(self.exercise.speed)
+            try:
+                self._transfers, _ = self.inquiry.ask("transfers", f"it runs on {devices} devices")
+            except EndedError as ended:
+                self._transfers = ended
+        self._answered()
+        return self.speed.compiles()
+
     def _fast(self) -> StepResult:
         if self.exercise.mesh_axis is None:
             return self.speed.fast()
-        inquiry, devices = self.inquiry, self.exercise.devices(self.exercise.speed)
-        answer, _ = inquiry.ask("transfers", f"it runs on {devices} devices")
-        return self.speed.fast_between_devices(answer, inquiry.limits)
+        if isinstance(self._transfers, EndedError):
+            raise self._transfers
+        assert self._transfers is not None
+        return self.speed.fast_between_devices(self._transfers, self.inquiry.limits)
 
     def _take_artifacts(self) -> None:
         """Hand what was lowered to the compiler, which works while the kernel runs elsewhere."""

@@ -10,12 +10,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpulab.classroom.submissions.answers import Answer
 from tpulab.classroom.submissions.beside import beside
 from tpulab.classroom.submissions.reading import Submission
 from tpulab.exercises import Case, get_exercise
+
+if TYPE_CHECKING:
+    from tpulab.grading import StepResult
 
 _FILE = "answer.py"
 _SHOWN_OUTPUT = 4000
@@ -77,7 +80,7 @@ def judge(
     Raises:
         TpulabError: the checker itself cannot work here; never because of the answer.
     """
-    from tpulab.grading import Limits, StepResult, warm
+    from tpulab.grading import Limits, warm
     from tpulab.grading.display import Silent
     from tpulab.grading.judge import Judge
     from tpulab.grading.shipping import ship_file
@@ -100,8 +103,6 @@ def judge(
         file.write_text(head + answer.source, encoding="utf-8")
         # the name is looked up where the file runs: one that it lacks is the verdict's news
         shipment = dataclasses.replace(ship_file(file, None), name=answer.function)
-        judge_ = Judge(graded, shipment, _chips(exercise.chips, chips), Silent(), limits=limits,
-                       seed=seed)  # fmt: skip
         over = threading.Event()
 
         def stop() -> None:
@@ -111,28 +112,38 @@ def judge(
 
         timer = threading.Timer(bounds.seconds, stop)
         timer.daemon = True
+        # the compiler's time is not the answer's
+        judge_ = Judge(graded, shipment, _chips(exercise.chips, chips), Silent(), limits=limits,
+                       seed=seed, answered=timer.cancel)  # fmt: skip
         timer.start()
         try:
             verdict = judge_.run()
         finally:
             timer.cancel()
         if over.is_set():
-            late = StepResult(
-                "legal",
-                False,
-                f"the answer was stopped: it took more than {bounds.seconds:g} s in all",
-                hint="look for a loop that does not end",
+            verdict = dataclasses.replace(
+                verdict, steps=_stopped_steps(verdict.steps, bounds.seconds)
             )
-            steps = list(verdict.steps)
-            place = next((n for n, step in enumerate(steps) if step.passed is False), None)
-            if place is not None and steps[place].name in ("legal", "correct", "safe"):
-                steps[place] = dataclasses.replace(late, name=steps[place].name)
-                verdict = dataclasses.replace(verdict, steps=tuple(steps))
         places = _Places(answer, str(file), head.count("\n"))
         plain = places.told(verdict.to_dict())
         output = places.told(verdict.output[-_SHOWN_OUTPUT:])
     wrong, only = _hidden_failures(plain, exercise.cases, hidden)
     return Judged(plain, output, wrong, only, time.monotonic() - begin, over.is_set())
+
+
+def _stopped_steps(steps: Sequence[StepResult], seconds: float) -> tuple[StepResult, ...]:
+    """The steps of an answer that was stopped at the deadline: the one that it ended says so."""
+    place = next((n for n, step in enumerate(steps) if step.passed is False), None)
+    if place is None or steps[place].name == "compiles":
+        return tuple(steps)
+    what = f"the answer was stopped: it took more than {seconds:g} s in all"
+    hint = "look for a loop that does not end"
+    # what is right, safe and accepted by the compiler has not failed for want of time
+    passed = None if steps[place].name == "fast" else False
+    if passed is None:
+        what, hint = f"not judged: {what}", ""
+    late = type(steps[place])(steps[place].name, passed, what, hint=hint)
+    return (*steps[:place], late, *steps[place + 1 :])
 
 
 def _chips(own: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
