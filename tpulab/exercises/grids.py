@@ -503,7 +503,7 @@ ADD_POSITIONS = Exercise(
     faithful=_positions(2, 1024, 128),
     speed=_positions(16, 2048, 1024),
     # read anew for each sequence, the table makes it (2 + 1/16) / 3 = 69 % of what is possible
-    rungs=(Rung("60 % of the bandwidth", 0.6), Rung("in practice", 0.75)),
+    rungs=(Rung("three fifths of the bandwidth", 0.6), Rung("in practice", 0.75)),
     hints=(
         "The last axis of the grid runs fastest. A block that ignores it stays.",
         "The table does not know about the batch; so let the batch run fastest.",
