@@ -116,6 +116,7 @@ def test_its_own_check_catches_it_when_it_is_broken(tmp_path, kind):
 def test_an_unknown_chip_is_a_sentence(tmp_path):
     write("mine", "vector", tmp_path)
     result = run(tmp_path, "mine.py", "--chip", "v5x")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "v5x" in result.stderr
+    assert "✗" not in result.stderr
     assert "Traceback" not in result.stderr

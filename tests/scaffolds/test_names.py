@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tpulab.cli import main
 from tpulab.commands import parser
+from tpulab.commands.scaffolding import this_python
 from tpulab.errors import TpulabError, UnknownNameError, UsageError
 from tpulab.scaffolds import KINDS, write
 from tpulab.scaffolds.writing import source, template
@@ -100,11 +102,27 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch):
 def test_the_command_says_what_to_do_next(tmp_path, capsys):
     assert main(["new", "mine", "--kind", "attention", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert f"python {tmp_path / 'mine.py'}" in shown
-    assert f"tpulab ladder {tmp_path / 'mine.py'}:mine" in shown
+    assert f" {tmp_path / 'mine.py'}\n" in shown
+    assert f" -m tpulab ladder {tmp_path / 'mine.py'}:mine" in shown
     assert main(["new", "mine", "--kind", "attention", "--out", str(tmp_path)]) == 1
     assert main(["new", "mi-ne", "--kind", "attention", "--out", str(tmp_path)]) == 2
     assert "mi_ne" in capsys.readouterr().err
+
+
+def test_the_python_it_names_is_the_one_that_has_jax(tmp_path, monkeypatch):
+    """From a clone ``python3 -m tpulab`` works with any Python; a kernel file does not."""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for name in ("python", "other"):
+        (tmp_path / ".venv" / "bin" / name).touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / ".venv" / "bin"))
+    monkeypatch.chdir(tmp_path)
+    assert this_python() == "python"
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert this_python() == os.path.join(".venv", "bin", "python")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert this_python() == str(tmp_path / ".venv" / "bin" / "python")
 
 
 @pytest.mark.parametrize("kind", KINDS)

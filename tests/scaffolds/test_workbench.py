@@ -64,7 +64,10 @@ def test_a_broken_rule_is_told_before_the_compiler_is_asked():
 def test_what_the_compiler_says_of_vmem_is_told(capsys):
     workbench.accepted(double, [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)], "v5e")
     # without a grid both arrays of 4 MiB lie in VMEM whole
-    assert "✓ v5e: the compiler takes it; 8 of 16 MiB of VMEM, no spills" in capsys.readouterr().out
+    assert (
+        "✓ v5e: the compiler takes it; 8 MiB of 16 MiB of VMEM, no spills"
+        in capsys.readouterr().out
+    )
     with pytest.raises(TpulabError, match="(?i)vmem"):
         workbench.accepted(double, [jax.ShapeDtypeStruct((8192, 1024), jnp.float32)], "v5e")
 
@@ -107,7 +110,7 @@ def test_time_on_links_is_that_of_the_arrays_asked_for(monkeypatch):
     )
     ici = get_chip("v5e").ici
     seconds = 2 * 4096 * 10_000 / ici.link_bandwidth_bytes_per_second
-    assert f"{seconds * 1e3:.4g} ms for bytes" in text
-    assert f"{2 * ici.hop_latency_seconds * 1e6:.4g} us for hops" in text
+    assert f"{seconds * 1e3:.2f} ms for bytes" in text
+    assert f"{2 * ici.hop_latency_seconds * 1e6:.2f} µs for hops" in text
     assert "in 2 rounds" in text
     assert "4 of 8 links carry nothing" in text

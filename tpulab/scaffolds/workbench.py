@@ -7,11 +7,13 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tpulab.errors import TpulabError
+from tpulab.units import bytes_text, seconds_text
 
 
 class CheckFailed(TpulabError):
@@ -21,7 +23,8 @@ class CheckFailed(TpulabError):
 def run(main: Callable[[str], None]) -> None:
     """Call ``main(chip)`` with the chip of the command line, ``--chip v5e`` unless it says another.
 
-    An error that tpulab raises on purpose ends the program with its sentence and exit status 1.
+    An error that tpulab raises on purpose ends the program with its sentence and exit status 1;
+    a chip that there is not, with 2, as for any verb.
     """
     words = argparse.ArgumentParser(description="Check a kernel, then say how fast it is.")
     words.add_argument("--chip", default="v5e", help="tpulab chips lists them (default: v5e)")
@@ -29,8 +32,14 @@ def run(main: Callable[[str], None]) -> None:
     from tpulab.hardware import get_chip
 
     settle_platform()
+    asked = words.parse_args().chip
     try:
-        main(get_chip(words.parse_args().chip).name)
+        chip = get_chip(asked).name
+    except TpulabError as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        sys.exit(2)
+    try:
+        main(chip)
     except TpulabError as error:
         sys.stdout.flush()
         print(f"✗ {error}", file=sys.stderr)
@@ -119,9 +128,9 @@ def accepted(function: Callable[..., Any], arguments: Sequence[Any], chip: str) 
     except CompilerMissing as error:
         print(f"· not compiled for {chip}: {error.what}")
         return
-    used, limit = program.vmem.used_bytes / 2**20, program.vmem.limit_bytes / 2**20
+    used, limit = bytes_text(program.vmem.used_bytes), bytes_text(program.vmem.limit_bytes)
     spills = f"{program.spills:,} register spills" if program.spills else "no spills"
-    print(f"✓ {chip}: the compiler takes it; {used:.3g} of {limit:.3g} MiB of VMEM, {spills}")
+    print(f"✓ {chip}: the compiler takes it; {used} of {limit} of VMEM, {spills}")
 
 
 def measured_seconds(
@@ -161,7 +170,6 @@ def time_on_links(
         arguments: arrays or shapes of as many devices.
     """
     import tpulab
-    from tpulab.ladder_causes import time_text
     from tpulab.roofline.links import link_time
 
     _, report = tpulab.run(function, *small, mode="faithful")
@@ -173,9 +181,9 @@ def time_on_links(
     cost = link_time(transfers, chip, report.devices)
     rounds = f"{len(cost.rounds)} round{'s' if len(cost.rounds) != 1 else ''}"
     text = (
-        f"links of {report.devices} × {chip}: {time_text(cost.seconds)} in {rounds}, "
-        f"{time_text(cost.bandwidth_seconds)} for bytes and {time_text(cost.latency_seconds)} "
-        "for hops"
+        f"links of {report.devices} × {chip}: {seconds_text(cost.seconds)} in {rounds}, "
+        f"{seconds_text(cost.bandwidth_seconds)} for bytes and "
+        f"{seconds_text(cost.latency_seconds)} for hops"
     )
     unused, used = len(cost.unused_links), len(cost.bytes_per_link)
     if unused:

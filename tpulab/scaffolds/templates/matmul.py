@@ -4,8 +4,10 @@ Written by `tpulab new`; from here on it is yours. It is right and decent, not t
 
     python scaffold.py
         checks it, then says how fast it is on a TPU v5e; --chip v6e asks another chip
-    tpulab ladder scaffold.py:scaffold
+    python -m tpulab ladder scaffold.py:scaffold
         its ladder alone
+
+`python` is the one that has JAX and tpulab: `.venv/bin/python` where tpulab was cloned.
 """
 
 import functools
