@@ -16,7 +16,7 @@ from tpulab.commands import kernel_verbs, lab_verbs, upkeep_verbs
 _EPILOG = """\
 start here:
   tpulab lab                      open the labs in JupyterLab
-  tpulab pair                     the same for two people at once
+  tpulab pair                     the same for two to seven people at once
   tpulab doctor                   what works on this machine
   tpulab ladder FILE.py:FUNCTION --arg 'bf16[4096,4096]' --chip v5e
                                   how good a kernel is, and what is in the way
