@@ -140,6 +140,7 @@ def _describe_call(call: Any) -> dict[str, Any]:
         "steps": int(call.steps),
         "where": call.where,
         "vmem_bytes": int(call.vmem_bytes),
+        "vmem_limit_bytes": call.vmem_limit_bytes and int(call.vmem_limit_bytes),
         "operands": [
             {
                 "name": operand.name,

@@ -13,6 +13,8 @@ _SCOPED = re.compile(
     r"[Ss]coped allocation with size (?P<wanted>[\d.]+[KMG]?) and limit (?P<limit>[\d.]+[KMG]?)"
     r"|Used (?P<used>[\d.]+[KMG]?) of (?P<all>[\d.]+[KMG]?) vmem"
 )
+# blocks of this many times the limit are refused without a compiler, which takes a minute to
+_FAR_BEYOND = 1.5
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -98,11 +100,26 @@ def _shares(kernel: Mapping[str, Any]) -> str:
 
 
 def beyond_vmem(chip_name: str, kernel: Mapping[str, Any]) -> Problem | None:
-    """Blocks and scratch that are larger than all VMEM a core has, with room for estimates."""
+    """Blocks and scratch far beyond what a kernel may take, or a core has: no compiler is asked.
+
+    There is room for estimates: what lies a little above a limit is left to the compiler.
+    """
     from tpulab.hardware import get_chip
 
-    capacity = get_chip(chip_name).core.vmem.capacity_bytes
+    core = get_chip(chip_name).core
+    capacity = core.vmem.capacity_bytes
     for call in kernel["calls"]:
+        limit = call.get("vmem_limit_bytes") or core.default_scoped_vmem_bytes
+        if _FAR_BEYOND * limit < call["vmem_bytes"] <= capacity:
+            smaller = "use a grid with blocks" if not call["grid"] else "take smaller blocks"
+            return Problem(
+                f"the kernel takes {_mebibytes(call['vmem_bytes'])} of VMEM, and may take "
+                f"{_mebibytes(limit)}",
+                _shares(kernel),
+                f"{smaller}; or raise vmem_limit_bytes in pltpu.CompilerParams: the core has "
+                f"{_mebibytes(capacity)}",
+                _largest(kernel) or str(call.get("where") or ""),
+            )
         if call["vmem_bytes"] > 1.25 * capacity:
             return Problem(
                 f"the kernel takes {_mebibytes(call['vmem_bytes'])} of VMEM, and a core has "

@@ -72,6 +72,7 @@ class SpeedJudge:
         self._figures: dict[str, dict[str, Any]] = {}
         self._steps = 1
         self._matmul_flops = 0
+        self._vmem_bytes = 0
         self._devices = exercise.devices(exercise.speed)
 
     def submit(
@@ -92,6 +93,10 @@ class SpeedJudge:
         """
         self._steps = max(1, sum(call["steps"] for call in kernel["calls"]))
         self._matmul_flops = int(kernel["mxu_flops"])
+        self._vmem_bytes = max((int(call["vmem_bytes"]) for call in kernel["calls"]), default=0)
+        if any(isinstance(one, problems.Problem) for one in self._compiled.values()):
+            # one chip's refusal ends the check
+            return
         hopeless = beyond_vmem(chip, kernel)
         if hopeless is not None:
             # the compiler would take half a minute to find out
@@ -130,6 +135,8 @@ class SpeedJudge:
         missing = ""
         parts, data = [], {}
         for chip in self.chips:
+            if chip not in self._compiled:
+                continue
             outcome = self._compiled[chip]
             if isinstance(outcome, problems.Problem):
                 refused.append((chip, outcome))
@@ -146,7 +153,7 @@ class SpeedJudge:
             used, limit = figures["vmem_used_bytes"], figures["vmem_limit_bytes"]
             spills = figures["spills"]
             parts.append(
-                f"{chip}: {used / 2**20:.3g} of {limit / 2**20:.3g} MiB of VMEM, "
+                f"{chip}: {_vmem_text(self._vmem_bytes, used, limit)}, "
                 + (f"{spills:,} register spills, counted in the time" if spills else "no spills")
             )
             data[chip] = {
@@ -307,6 +314,21 @@ class SpeedJudge:
 
 def _rung(rung: Rung) -> str:
     return f"{rung.name}, {100 * rung.fraction:.0f} % of the bound"
+
+
+def _vmem_text(own: int, used: int, limit: int) -> str:
+    """What a program takes of VMEM, and who takes it.
+
+    Args:
+        own: bytes of the kernel's blocks and scratch. used: the compiler's figure, which is that of
+            arrays in VMEM for a kernel without buffers of its own. limit: of the kernel.
+    """
+    if own or not used:
+        return f"{used / 2**20:.3g} of {limit / 2**20:.3g} MiB of VMEM"
+    return (
+        f"no VMEM of the kernel's own; XLA keeps {used / 2**20:.3g} MiB of its arrays there, which "
+        f"does not count against the {limit / 2**20:.3g} MiB that a kernel may take"
+    )
 
 
 def _strange_program(reason: str) -> dict[str, Any]:
