@@ -420,3 +420,13 @@ def test_a_wrong_out_shape_is_said_before_its_index_map():
     assert "wrong output shape" in verdict.failed.summary, str(verdict)
     assert "out_shape" in verdict.failed.hint
     assert verdict.failed.where.endswith(".py:12")
+
+
+def test_an_output_map_that_stands_still_is_not_blamed_on_the_grid():
+    source = TRANSPOSE.replace("lambda i, j: (j, i)", "lambda i, j: (0, 0)").replace(
+        "jax.ShapeDtypeStruct(x.shape, x.dtype)", "jax.ShapeDtypeStruct((cols, rows), x.dtype)"
+    )
+    verdict = verdict_on("grids.transpose", source)
+    assert "every step of the grid writes the same block" in verdict.failed.summary, str(verdict)
+    assert "index map follow the grid" in verdict.failed.hint
+    assert verdict.failed.where.endswith(".py:11")

@@ -60,7 +60,8 @@ class Diagnosis:
     """A named mistake.
 
     Attributes:
-        at: the line to show: the kernel's "store", its "sum", or the call's "grid" or "index map".
+        at: the line to show: the kernel's "store", its "sum", or the call's "grid", "index map" or
+            "output map".
     """
 
     mistake: str
@@ -106,10 +107,12 @@ def describe(wrong: Outcome) -> str:
     ]
     if bad.ndim == 2 and 0 < count < size:
         rows, cols = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
-        lines.append(
-            f"they lie in rows {rows[0]}…{rows[-1]} and columns {cols[0]}…{cols[-1]} "
-            f"of {bad.shape[0]} × {bad.shape[1]}"
-        )
+        # the corners of the whole array say nothing
+        if (rows[-1] - rows[0] + 1, cols[-1] - cols[0] + 1) != bad.shape:
+            lines.append(
+                f"they lie in rows {rows[0]}…{rows[-1]} and columns {cols[0]}…{cols[-1]} "
+                f"of {bad.shape[0]} × {bad.shape[1]}"
+            )
     return "\n".join(lines)
 
 
@@ -183,6 +186,12 @@ def _not_a_number(run: Outcome, ragged_only: bool) -> Diagnosis | None:
             "axis that adds up, and for no other",
             "sum",
         )
+    if not strange.all() and _one_block_written(run, strange):
+        return Diagnosis(
+            "part of the output is never written: every step of the grid writes the same block",
+            "let the output's index map follow the grid: it returns the same indices at each step",
+            "output map",
+        )
     if not strange.all():
         return Diagnosis(
             "part of the output is never written: no step of the grid covers it",
@@ -202,6 +211,19 @@ def _not_a_number(run: Outcome, ragged_only: bool) -> Diagnosis | None:
         "NaN, which is what the interpreter fills memory with",
         "check when the store runs, and that everything it reads has been written or waited for",
     )
+
+
+def _one_block_written(run: Outcome, strange: np.ndarray) -> bool:
+    """Whether only the first block of the output is written, by a grid of several steps."""
+    calls = run.kernel.get("calls") or [{}]
+    outputs = [item for item in calls[0].get("operands") or [] if not item.get("is_input")]
+    if len(calls) != 1 or len(outputs) != 1 or np.prod(calls[0].get("grid") or [1]) < 2:
+        return False
+    block = tuple(int(size) for size in outputs[0]["block"])
+    if len(block) != strange.ndim:
+        return False
+    first = strange[tuple(slice(size) for size in block)]
+    return not first.any() and int((~strange).sum()) == first.size
 
 
 def _never_sent(run: Outcome, strange: np.ndarray) -> Diagnosis:

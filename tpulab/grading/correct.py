@@ -145,6 +145,9 @@ def _place(found: Diagnosis, run: Outcome, function_where: str) -> str:
     if found.at == "index map":
         maps = [str(item.get("where") or "") for item in operands if item.get("is_input")]
         return next(filter(None, maps), kernel)
+    if found.at == "output map":
+        maps = [str(item.get("where") or "") for item in operands if not item.get("is_input")]
+        return next(filter(None, maps), kernel)
     if found.at == "sum":
         carried = str(calls[0].get("uncleared_where") or "")
         return carried or places.addition(kernel)
