@@ -132,7 +132,7 @@ def as_page(
     if skipped:
         notes.append(f"files without an exercise, left out: {', '.join(skipped)}")
     waiting = [_by_hand(result) for result in results]
-    if any(each["questions"] for each in waiting):
+    if any(each["answered"] for each in waiting):
         answers = sum(each["answered"] for each in waiting)
         are = "answer in words waits" if answers == 1 else "answers in words wait"
         notes.append(f"{answers} {are} for a person; the points for them are in no sum here")
