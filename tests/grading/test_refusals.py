@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpulab.grading.refusals import beyond_vmem
-from tpulab.grading.speed import _vmem_text
+from tpulab.grading.refusals import beyond_vmem, vmem_text
 
 MIB = 1 << 20
 
@@ -58,6 +57,6 @@ def test_blocks_far_beyond_vmem_are_refused_at_once(
 
 
 def test_vmem_is_the_kernels_or_xlas() -> None:
-    assert _vmem_text(6 * MIB, 7 * MIB, 16 * MIB) == "7 of 16 MiB of VMEM"
-    assert _vmem_text(0, 0, 16 * MIB) == "0 of 16 MiB of VMEM"
-    assert "XLA keeps 16 MiB" in _vmem_text(0, 16 * MIB, 16 * MIB)
+    assert vmem_text(6 * MIB, 7 * MIB, 16 * MIB) == "7 of 16 MiB of VMEM"
+    assert vmem_text(0, 0, 16 * MIB) == "0 of 16 MiB of VMEM"
+    assert "XLA keeps 16 MiB" in vmem_text(0, 16 * MIB, 16 * MIB)

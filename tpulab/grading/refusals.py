@@ -129,3 +129,18 @@ def beyond_vmem(chip_name: str, kernel: Mapping[str, Any]) -> Problem | None:
                 _largest(kernel) or str(call.get("where") or ""),
             )
     return None
+
+
+def vmem_text(own: int, used: int, limit: int) -> str:
+    """What a program takes of VMEM, and who takes it.
+
+    Args:
+        own: bytes of the kernel's blocks and scratch. used: the compiler's figure, which is that of
+            arrays in VMEM for a kernel without buffers of its own. limit: of the kernel.
+    """
+    if own or not used:
+        return f"{used / 2**20:.3g} of {limit / 2**20:.3g} MiB of VMEM"
+    return (
+        f"no VMEM of the kernel's own; XLA keeps {used / 2**20:.3g} MiB of its arrays there, which "
+        f"does not count against the {limit / 2**20:.3g} MiB that a kernel may take"
+    )

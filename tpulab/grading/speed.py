@@ -19,7 +19,7 @@ from tpulab.errors import TpulabError
 from tpulab.exercises.model import Exercise, Rung, Work
 from tpulab.grading import between_devices, problems, store
 from tpulab.grading.advice import advice_for, in_house_style, time_text
-from tpulab.grading.refusals import beyond_vmem, refusal
+from tpulab.grading.refusals import beyond_vmem, refusal, vmem_text
 from tpulab.grading.sandbox import Limits
 from tpulab.grading.verdict import StepResult
 
@@ -153,7 +153,7 @@ class SpeedJudge:
             used, limit = figures["vmem_used_bytes"], figures["vmem_limit_bytes"]
             spills = figures["spills"]
             parts.append(
-                f"{chip}: {_vmem_text(self._vmem_bytes, used, limit)}, "
+                f"{chip}: {vmem_text(self._vmem_bytes, used, limit)}, "
                 + (f"{spills:,} register spills, counted in the time" if spills else "no spills")
             )
             data[chip] = {
@@ -314,21 +314,6 @@ class SpeedJudge:
 
 def _rung(rung: Rung) -> str:
     return f"{rung.name}, {100 * rung.fraction:.0f} % of the bound"
-
-
-def _vmem_text(own: int, used: int, limit: int) -> str:
-    """What a program takes of VMEM, and who takes it.
-
-    Args:
-        own: bytes of the kernel's blocks and scratch. used: the compiler's figure, which is that of
-            arrays in VMEM for a kernel without buffers of its own. limit: of the kernel.
-    """
-    if own or not used:
-        return f"{used / 2**20:.3g} of {limit / 2**20:.3g} MiB of VMEM"
-    return (
-        f"no VMEM of the kernel's own; XLA keeps {used / 2**20:.3g} MiB of its arrays there, which "
-        f"does not count against the {limit / 2**20:.3g} MiB that a kernel may take"
-    )
 
 
 def _strange_program(reason: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpulab.kernel.transfers import BACK_PRESSURE, Core, Start
+from tpulab.kernel.faults import BACK_PRESSURE
+from tpulab.kernel.transfers import Core, Start
 
 _RACE = re.compile(
     r"RACE DETECTED\n"

@@ -17,11 +17,12 @@ import numpy as np
 from tpulab.errors import TpulabError, UsageError
 from tpulab.kernel import interpreter_internals, jax_internals
 from tpulab.kernel.capture import captured_output
+from tpulab.kernel.faults import Fault
 from tpulab.kernel.mesh import TooFewDevices
 from tpulab.kernel.observing import Deadlock, Observer
 from tpulab.kernel.races import Race, races_in, without_races
 from tpulab.kernel.tracing import function_name, stage
-from tpulab.kernel.transfers import Fault, Transfer, Unmet, Unwaited
+from tpulab.kernel.transfers import Transfer, Unmet, Unwaited
 
 
 class RunError(TpulabError):

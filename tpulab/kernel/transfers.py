@@ -11,17 +11,12 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tpulab.kernel.faults import Fault, copied_again, not_received, shared_semaphore
+
 #: (device, core of the device)
 Core = tuple[int, int]
 #: (start, size) of each dimension
 Index = tuple[tuple[int, int], ...]
-
-#: What to try where a device writes a slot of another that may still be in use.
-BACK_PRESSURE = (
-    "a neighbour may write the slot that you still send from or read: when you are done with it, "
-    "signal the device that writes it, and let that device wait for the signal before its next "
-    "copy (back-pressure); or give each step a slot of its own"
-)
 
 
 @dataclass(frozen=True)
@@ -170,22 +165,6 @@ class Unwaited:
             else f"until its copy to device {self.target} has left"
         )
         return f"device {one} does not wait {what}"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Why devices may use what is not there; it explains a race or memory that nothing wrote.
-
-    Attributes:
-        what, hint: a sentence each. where: file:line of the copy, "" when it is not known.
-    """
-
-    what: str
-    hint: str
-    where: str
-
-    def __str__(self) -> str:
-        return self.what
 
 
 @dataclass(frozen=True)
@@ -343,22 +322,10 @@ class _Replay:
 
 
 def _shared(device: int, sender: int, came: Start, left: _Amount) -> Fault:
-    where = left.start.where if left.start is not None else came.where
-    into = left.start.into if left.start is not None else None
-    if came.into is not None and into is not None and came.into.overlaps(into):
-        return Fault(
-            f"device {sender} copies into {into} of device {device} once more, and "
-            f"cannot know that device {device} is done with what came there before",
-            BACK_PRESSURE,
-            where,
-        )
-    return Fault(
-        f"two copies to device {device} are under way on one semaphore: which of them has "
-        "come when it goes on?",
-        "one receive semaphore for each step, recv_sems.at[step]; or signal the sender when the "
-        "first has come, and let it wait for that before it sends the next",
-        where,
-    )
+    later = left.start or came
+    if came.into is not None and later.into is not None and came.into.overlaps(later.into):
+        return copied_again(device, sender, str(later.into), later.where)
+    return shared_semaphore(device, later.where)
 
 
 def _unreceived(player: _Player, event: Start, source: Place) -> Fault:
@@ -367,15 +334,8 @@ def _unreceived(player: _Player, event: Start, source: Place) -> Fault:
         for sender, start in player.arrived
         if sender != player.core[0] and start.into is not None
     ]
-    has = f"what it has received is {', '.join(came[-3:])}" if came else ""
-    return Fault(
-        f"in round {player.round + 1} device {player.core[0]} sends {source} to device "
-        f"{event.target[0]}, and has not received it: {has or 'it has waited for no copy to it'}",
-        "wait for what comes, and for your own copy into a slot, before you send it on; let slot "
-        "and neighbour go the same way round: what you send to one side is what came last from "
-        "the other",
-        event.where,
-    )
+    pair = player.core[0], event.target[0]
+    return not_received(player.round + 1, pair, str(source), came[-3:], event.where)
 
 
 def replay(events: Mapping[Core, Sequence[Event]]) -> Account:
