@@ -62,7 +62,13 @@ def test_solution_was_executed(lab: Lab) -> None:
     assert "error" not in {output["output_type"] for output in outputs}
     # a refused ladder is a calm sentence, and pictures are not compared: it must not slip in here
     shown = "\n".join(map(plain_text, outputs))
-    for sentence in ("no ladder", "not attempted", "not judged", "does not run", "not yet"):
+    for sentence in (
+        "no ladder",
+        "not attempted",
+        "not judged",
+        "does not run",
+        "a kernel that runs",
+    ):
         assert sentence not in shown
 
 
