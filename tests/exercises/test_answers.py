@@ -47,7 +47,7 @@ def _module(path: Path):
 
 
 @pytest.mark.needs_libtpu
-@pytest.mark.parametrize(("exercise", "wrong"), _known_wrong())
+@pytest.mark.parametrize(("exercise", "wrong"), list(_known_wrong()))
 def test_known_wrong(exercise, wrong):
     module, _, function = wrong.function.partition(":")
     answer = getattr(importlib.import_module(module), function)
